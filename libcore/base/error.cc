@@ -1,0 +1,37 @@
+#include "base/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace megaslide {
+
+Error::Error(std::string message, std::string remedy, ErrorKind kind)
+    : message_(std::move(message)), remedy_(std::move(remedy)), kind_(kind) {
+  compose();
+}
+
+Error& Error::add_context(std::string frame) {
+  context_.push_back(std::move(frame));
+  compose();
+  return *this;
+}
+
+void Error::compose() {
+  text_.clear();
+  for (auto frame = context_.rbegin(); frame != context_.rend(); ++frame) text_ += *frame + ": ";
+  text_ += message_;
+  if (!remedy_.empty()) text_ += "\n  remedy: " + remedy_;
+}
+
+Error system_error(const std::string& action, const std::string& path, int errno_value, std::string remedy) {
+  return Error(fmt::format("{} {}: {}", action, path, std::strerror(errno_value)), std::move(remedy));
+}
+
+void check_failed(const char* file, int line, const char* expression, const std::string& message) {
+  std::fprintf(stderr, "%s:%d: internal check failed: %s%s%s\n", file, line, expression, message.empty() ? "" : ": ",
+               message.c_str());
+  std::abort();
+}
+
+}  // namespace megaslide

@@ -1,0 +1,68 @@
+// What a model is: read from configs/models/*.yaml, from a model directory's manifest, or derived from a checkpoint.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megaslide {
+
+enum class AttentionKind { kDense, kDenseMaterialised, kWindow, kDsa };
+enum class DsaMode { kFull, kSlice, kRigid };
+
+struct DsaConfig {
+  std::array<int64_t, 3> kernel{3, 7, 7};  // k_t, k_h, k_w
+  std::array<double, 3> reach{1, 2, 2};    // R_t, R_h, R_w in tokens; 0 switches an axis off
+  DsaMode mode = DsaMode::kFull;
+  int64_t groups = 4;
+};
+
+struct AttentionConfig {
+  AttentionKind kind = AttentionKind::kDense;
+  DsaConfig dsa;
+  std::array<int64_t, 3> window{3, 7, 7};
+  std::vector<AttentionKind> per_layer;  // empty: `kind` for all
+  AttentionKind of_layer(int64_t layer) const { return per_layer.empty() ? kind : per_layer[static_cast<size_t>(layer)]; }
+};
+
+// The codec and the text encoder that go with the transformer.
+enum class CodecKind { kNone, kHaar };
+enum class TextEncoderKind { kNone, kHashedNgram };
+
+struct ModelConfig {
+  std::string name = "custom";
+  int64_t dim = 0;         // D
+  int64_t heads = 0;
+  int64_t ffn_dim = 0;
+  int64_t layers = 0;
+  int64_t in_channels = 16, out_channels = 16;
+  int64_t text_dim = 4096, text_len = 512;
+  int64_t freq_dim = 256;
+  double eps = 1e-6;
+  int64_t rope_max_seq_len = 1024;
+  AttentionConfig attention;
+  CodecKind codec = CodecKind::kNone;
+  TextEncoderKind text_encoder = TextEncoderKind::kNone;
+  // Defaults of sampling and encoding for this model.
+  int64_t num_frames = 81, height = 480, width = 832;
+  double fps = 16;
+  int64_t steps = 50;
+  double flow_shift = 5, guidance_scale = 5;
+
+  int64_t head_dim() const { return dim / heads; }
+  // Pixels a latent cell and frames a latent frame: 4 and 4 for the Haar codec, 8 and 4 for Wan 2.1.
+  int64_t spatial_stride() const { return codec == CodecKind::kHaar ? 4 : 8; }
+  int64_t temporal_stride() const { return 4; }
+};
+
+const char* attention_kind_name(AttentionKind k);  // "dense", "dense-materialised", "window", "dsa"
+const char* dsa_mode_name(DsaMode m);
+
+// Parameters of the whole network, offset nets included.
+int64_t parameter_count(const ModelConfig& c);
+
+// Checks every relation between the fields (dim divisible by heads, even head width, groups ≤ heads, …). Throws a
+// usage Error that lists all that is wrong.
+void validate(const ModelConfig& c);
+
+}  // namespace megaslide
