@@ -1,0 +1,98 @@
+// The three products of a linear layer y = x·Wᵀ + b, W (N,K) row-major, operands in bf16 or fp32, sums and results in
+// fp32. Weights are re-laid once a load (linear_pack), not once a call. Every result is a function of its operands and
+// sizes alone: pieces are fixed by the sizes, each runs on one thread.
+#pragma once
+#include <cstdint>
+
+#include "kernels/kernel.h"
+#include "tensor/dtype.h"
+
+namespace megaslide {
+
+// Which product a packed weight serves: y = x·Wᵀ (kForward) or dx = dy·W (kInputGradient).
+enum class PackFor { kForward, kInputGradient };
+
+// Bytes of a packed weight, a multiple of 256. dtype is kBF16 or kF32. The same on every machine, whatever layout it packs into.
+int64_t linear_packed_bytes(int64_t n, int64_t k, DType dtype, PackFor pack_for);
+
+// packed is 64-byte aligned, linear_packed_bytes long, and overwritten. It may be read by this process only: the layout
+// follows the processor.
+using LinearPack = void(Stream&, void* packed, const void* w /*(N,K) dtype*/, int64_t n, int64_t k, DType dtype,
+                        PackFor pack_for);
+
+// y = x·Wᵀ + b. y is overwritten; bias may be nullptr. Saves nothing.
+using LinearForward = void(Stream&, float* y /*(M,N)*/, const void* x /*(M,K) dtype*/, const void* packed /*kForward*/,
+                           const void* bias /*(N) dtype*/, int64_t m, int64_t n, int64_t k, DType dtype);
+
+// dx = dy·W, or dx += dy·W when `accumulate`.
+using LinearInputGradient = void(Stream&, float* dx /*(M,K)*/, const void* dy /*(M,N) dtype*/,
+                                 const void* packed /*kInputGradient*/, int64_t m, int64_t n, int64_t k, DType dtype,
+                                 bool accumulate);
+
+// dw += dyᵀ·x.
+using LinearWeightGradient = void(Stream&, float* dw /*(N,K) accumulated*/, const void* dy /*(M,N) dtype*/,
+                                  const void* x /*(M,K) dtype*/, int64_t m, int64_t n, int64_t k, DType dtype);
+
+// db += Σ_m dy[m]. Rows are summed in blocks of 64 in order, blocks in order.
+using BiasGradient = void(Stream&, float* db /*(N) accumulated*/, const float* dy /*(M,N)*/, int64_t m, int64_t n);
+
+// n floats to dtype (bf16: to nearest, ties to even; fp32: a copy).
+using CastOperand = void(Stream&, void* out /*(n) dtype*/, const float* in /*(n)*/, int64_t n, DType dtype);
+
+namespace cpu {
+LinearPack linear_pack;
+LinearForward linear_forward;
+LinearInputGradient linear_input_gradient;
+LinearWeightGradient linear_weight_gradient;
+BiasGradient bias_gradient;
+CastOperand cast_operand;
+}  // namespace cpu
+#ifdef MEGASLIDE_CUDA
+namespace cuda {
+LinearPack linear_pack;
+LinearForward linear_forward;
+LinearInputGradient linear_input_gradient;
+LinearWeightGradient linear_weight_gradient;
+BiasGradient bias_gradient;
+CastOperand cast_operand;
+}  // namespace cuda
+#endif
+
+// Operands are read once, fp32 results written once (and read where they are accumulated).
+inline Cost gemm_cost(int64_t m, int64_t n, int64_t k, double operand_elements, double result_bytes, DType dtype) {
+  return {KernelClass::kGemm, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+          operand_elements * static_cast<double>(dtype_bytes(dtype)) + result_bytes};
+}
+inline Cost linear_pack_cost(void*, const void*, int64_t n, int64_t k, DType dtype, PackFor) {
+  return {KernelClass::kPack, 0, 2.0 * static_cast<double>(n * k * dtype_bytes(dtype))};
+}
+inline Cost linear_forward_cost(float*, const void*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * k + n * k), 4.0 * static_cast<double>(m * n), dtype);
+}
+inline Cost linear_input_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype,
+                                       bool accumulate) {
+  return gemm_cost(m, n, k, static_cast<double>(m * n + n * k), (accumulate ? 8.0 : 4.0) * static_cast<double>(m * k), dtype);
+}
+inline Cost linear_weight_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * n + m * k), 8.0 * static_cast<double>(n * k), dtype);
+}
+inline Cost bias_gradient_cost(float*, const float*, int64_t m, int64_t n) {
+  return {KernelClass::kVector, static_cast<double>(m * n), 4.0 * static_cast<double>(m * n + 2 * n)};
+}
+inline Cost cast_operand_cost(void*, const float*, int64_t n, DType dtype) {
+  return {KernelClass::kVector, 0, static_cast<double>(n * (4 + dtype_bytes(dtype)))};
+}
+
+inline constexpr Kernel<LinearPack> linear_pack{"linear_pack", &cpu::linear_pack, MS_CUDA(linear_pack), &linear_pack_cost};
+inline constexpr Kernel<LinearForward> linear_forward{"linear_forward", &cpu::linear_forward, MS_CUDA(linear_forward),
+                                                      &linear_forward_cost};
+inline constexpr Kernel<LinearInputGradient> linear_input_gradient{
+    "linear_input_gradient", &cpu::linear_input_gradient, MS_CUDA(linear_input_gradient), &linear_input_gradient_cost};
+inline constexpr Kernel<LinearWeightGradient> linear_weight_gradient{
+    "linear_weight_gradient", &cpu::linear_weight_gradient, MS_CUDA(linear_weight_gradient), &linear_weight_gradient_cost};
+inline constexpr Kernel<BiasGradient> bias_gradient{"bias_gradient", &cpu::bias_gradient, MS_CUDA(bias_gradient),
+                                                    &bias_gradient_cost};
+inline constexpr Kernel<CastOperand> cast_operand{"cast_operand", &cpu::cast_operand, MS_CUDA(cast_operand),
+                                                  &cast_operand_cost};
+
+}  // namespace megaslide
