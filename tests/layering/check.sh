@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Checks the floors of the tree over #include lines, and that library code neither exits, prints nor reads the
+# environment. Usage: check.sh SOURCE-DIR; prints each violation, exits 1 when there is one.
+set -euo pipefail
+cd "${1:?usage: check.sh SOURCE-DIR}"
+
+files=$(find libcore kernels tools tests bench -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) \
+  2>/dev/null | LC_ALL=C sort) || true
+[[ -n $files ]] || { echo "no sources under $PWD"; exit 1; }
+
+# shellcheck disable=SC2086  # the list is split on purpose: no file here has a blank in its name
+awk '
+BEGIN {
+  # room: the rooms (or single headers) it may include beside itself
+  allow["base"]      = ""
+  allow["tensor"]    = "base"
+  allow["kernels"]   = "base tensor/dtype.h"
+  allow["config"]    = "base"
+  allow["io"]        = "base tensor config"
+  allow["device"]    = "base tensor config kernels"
+  allow["stream"]    = "base tensor config io kernels device model/layer.h"
+  allow["model"]     = "base tensor config io kernels"
+  allow["diffusion"] = "base tensor config io kernels device stream model"
+  allow["data"]      = allow["diffusion"] " diffusion"
+  allow["train"]     = allow["data"] " data"
+  allow["plan"]      = allow["train"] " train"
+  allow["eval"]      = allow["train"] " plan"
+  allow["tools"]     = "base tensor config io kernels device stream model diffusion data train plan eval"
+
+  # third-party header (pattern): where it may appear (pattern of paths)
+  third["^CLI/"]                                   = "^tools/"
+  third["^yaml-cpp/"]                              = "^libcore/config/"
+  third["^lib(av|sw)[a-z]*/"]                      = "^libcore/io/"
+  third["^(cuda|cublas|cudnn|nvrtc|driver_types|mma)"] = "^(kernels|libcore/device)/"
+  third["^(oneapi/|dnnl)"]                         = "^kernels/gemm/"
+  third["^hwy/"]                                   = "^kernels/"
+  third["^liburing"]                               = "^libcore/(io|stream)/"
+  third["^png\\.h"]                                = "^libcore/io/"
+  third["^openssl/"]                               = "^libcore/base/"
+  third["^sentencepiece"]                          = "^libcore/(io|data|model)/"
+  third["^(gtest|gmock)/"]                         = "^tests/"
+  third["^benchmark/"]                             = "^bench/"
+}
+
+function room_of(path, part) {
+  split(path, part, "/")
+  return part[1] == "libcore" ? part[2] : part[1]
+}
+function complain(text) {
+  print FILENAME ":" FNR ": " text
+  bad = 1
+}
+function check_ours(room, header, target, list, n, i, word) {
+  target = room_of(header)
+  if (!(target in allow) && target != "tests" && target != "bench") return
+  if (room == "tests" || room == "bench" || target == room) return
+  if (!(room in allow)) { complain("unknown room " room ": give it a line in tests/layering/check.sh"); return }
+  n = split(allow[room], list, " ")
+  for (i = 1; i <= n; ++i) if (list[i] == target || list[i] == header) return
+  complain(room " must not include " header)
+}
+function check_third(header, pattern) {
+  for (pattern in third)
+    if (header ~ pattern && FILENAME !~ third[pattern] && FILENAME !~ /^(tests|bench)\//)
+      complain("<" header "> belongs to " third[pattern])
+  if (header == "nlohmann/json.hpp" && FILENAME ~ /^(libcore|kernels)\/.*\.h$/)
+    complain("headers take nlohmann/json_fwd.hpp: json.hpp is slow to compile")
+}
+
+FNR == 1 { room = room_of(FILENAME); in_comment = 0; lines = 0 }
+{ ++lines }
+FILENAME ~ /^tools\/[^\/]*\.cc$/ && FNR == 81 { complain("a main has at most 80 lines: the work belongs to libcore") }
+/^[ \t]*#[ \t]*include/ {
+  header = $0
+  sub(/^[ \t]*#[ \t]*include[ \t]*[<"]/, "", header)
+  sub(/[>"].*$/, "", header)
+  sub(/^libcore\//, "", header)
+  if ($0 ~ /"/ && header ~ /\.\.\//) complain("include paths start at a room, not at " header)
+  check_ours(room, header)
+  check_third(header)
+  next
+}
+FILENAME ~ /^(libcore|kernels)\// {
+  line = $0
+  gsub(/"([^"\\]|\\.)*"/, "\"\"", line)
+  sub(/\/\/.*$/, "", line)
+  if (FILENAME == "libcore/base/error.cc") next  # check_failed: prints and aborts by design
+  if (line ~ /std::c(out|err|log)[^a-z]/ || line ~ /(^|[^a-zA-Z0-9_])f?printf\(/ || line ~ /(^|[^a-zA-Z0-9_])v?fprintf\(/ ||
+      line ~ /(^|[^a-zA-Z0-9_:])puts\(/ || line ~ /fmt::print\(/)
+    complain("library code does not print: use base/log.h")
+  if (line ~ /(^|[^a-zA-Z0-9_.>])(_?exit|quick_exit)\(/) complain("library code does not exit: throw Error")
+  if (line ~ /(^|[^a-zA-Z0-9_])(secure_)?getenv\(/) complain("library code does not read the environment")
+}
+END { exit bad }
+' $files
+echo "$(wc -l <<<"$files") files, no violation"
