@@ -25,6 +25,7 @@ class Event {
   Event() = default;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
   State* state() const { return state_.get(); }
+  const std::shared_ptr<State>& shared() const { return state_; }
 
  private:
   std::shared_ptr<State> state_;
@@ -46,10 +47,23 @@ struct MemoryReport {
   std::vector<DeviceAllocation> at_peak;
 };
 
-// What a stream waited for, in seconds since the last reset.
+enum class StreamKind { kCompute, kUpload, kDownload, kHost };
+constexpr int kStreamKinds = 4;
+std::string_view stream_kind_name(StreamKind k);  // "compute", "upload", "download", "host"
+
+// One piece of work in a trace; seconds on the device's clock.
+struct TraceSpan {
+  const char* name;     // of the kernel or copy
+  int phase;            // index into Device::phases()
+  StreamKind stream;
+  double begin, end;
+};
+
+// Seconds, since the last take_times().
 struct StreamTimes {
-  double busy = 0;
-  double waiting = 0;  // on events, with work queued behind
+  double busy[kStreamKinds] = {};         // a stream at work
+  double compute_waits[kStreamKinds] = {};  // the compute stream idle, by the stream whose event it waited for
+  double flops = 0;                         // executed on the compute stream
 };
 
 class Device {
@@ -81,11 +95,53 @@ class Device {
   virtual void synchronize(const Event& event) = 0;
   virtual void synchronize() = 0;
 
-  // Marks the trace: everything issued from here on belongs to `label` ("forward 3").
-  virtual void set_phase(std::string label) = 0;
+  // Marks the trace and errors: everything issued from here on belongs to `label` ("forward 3").
+  virtual void set_phase(const std::string& label) = 0;
+  virtual std::vector<std::string> phases() const = 0;
+  // Spans since the last call, when tracing was asked for. Call after synchronize().
+  virtual std::vector<TraceSpan> take_trace() = 0;
+  virtual StreamTimes take_times() = 0;
 
   // Seconds on the device's clock: wall clock, or the simulated one up to the last synchronize().
   virtual double now() const = 0;
 };
+
+enum class LinkKind { kShared, kEmulated };
+
+struct CpuDeviceOptions {
+  int threads = 0;              // 0: all this process may use
+  bool async = true;            // false: one stream, everything strictly in turn
+  LinkKind link = LinkKind::kShared;
+  double bandwidth = 0;         // of the emulated link, bytes/s each way; 0: as fast as memory
+  int64_t budget = 0;           // of the arena, bytes; 0: unlimited
+  bool trace = false;
+  double jitter = 0;            // seconds: each task is delayed by up to this, at random (race tests)
+  double stall_timeout = 120;   // seconds without progress on any stream before synchronize() fails; 0: never
+};
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+// Rates of a machine, from a machine file (config/machine_config.h). Bytes and flops a second; 0 means unlimited.
+struct SimRates {
+  double gemm = 0, attention = 0;          // flop/s of KernelClass::kGemm and kAttention
+  double vector_bytes = 0, pack_bytes = 0;  // device memory traffic
+  double optimizer_bytes = 0, host_bytes = 0;
+  double link_up = 0, link_down = 0;
+  double link_derating = 1;                 // of the link's speed while the host streams DRAM (≤ 1)
+  double launch_latency = 0;                // seconds a task
+  bool unified = false;                     // the device is the host's processor: compute and host work share it
+};
+
+struct SimDeviceOptions {
+  SimRates rates;
+  bool async = true;
+  LinkKind link = LinkKind::kShared;
+  double bandwidth = 0;  // of the emulated link; overrides link_up and link_down
+  int64_t budget = 0;
+  bool trace = false;
+};
+std::unique_ptr<Device> make_sim_device(const SimDeviceOptions& options);
+
+// Chrome trace format (chrome://tracing, ui.perfetto.dev): one track a stream.
+std::string trace_json(const std::vector<TraceSpan>& spans, const std::vector<std::string>& phases, const std::string& process);
 
 }  // namespace megaslide

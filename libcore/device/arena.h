@@ -1,0 +1,30 @@
+// Address arithmetic of a device's memory: first fit, 256-byte alignment. The same code decides addresses on every
+// device, so that a plan and a run agree to the byte.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "device/device.h"
+
+namespace megaslide {
+
+class Arena {
+ public:
+  static constexpr int64_t kAlignment = 256;
+
+  // Offsets count from 0. `budget` 0: unlimited.
+  explicit Arena(int64_t budget);
+  int64_t allocate(int64_t bytes, std::string_view name, MemoryCategory category);  // throws Error beyond the budget
+  void release(int64_t offset);
+  const MemoryReport& report() const { return report_; }
+  int64_t extent() const { return extent_; }  // highest end ever handed out
+
+ private:
+  [[noreturn]] void out_of_memory(int64_t bytes, std::string_view name) const;
+  std::map<int64_t, DeviceAllocation> used_;  // by offset
+  MemoryReport report_;
+  int64_t extent_ = 0;
+};
+
+}  // namespace megaslide
