@@ -1,0 +1,76 @@
+// 3D deformable slide attention (spec dsa.md §1): every query attends to the samples of its shifted window, and each
+// sample sits at x = b + R·tanh(o/R), read by trilinear interpolation.
+//
+// Tokens lie on a grid (T, H, W), t-major, N = T·H·W. q, k, v are (B, N, heads, d) contiguous, elements of `dtype`
+// (kF32 or kBF16); offsets are the raw ones, fp32, (B, N) + the shape of the mode; out, dout, dq, dk, dv, doffsets
+// are fp32, lse (B, N, heads) fp32, the natural logarithm over the scaled scores.
+//
+//   S_j = scale · q · Σ_c w_jc K[i_jc],  P = softmax(S),  O = Σ_j P_j Σ_c w_jc V[i_jc]
+//
+// Coordinates are fp32; corners of weight 0 are not read; nothing outside the grid, or outside the query's shot, is
+// ever read, whatever the offsets hold. A NaN offset makes the outputs of its query NaN. Forward saves out and lse.
+// Backward overwrites dq, dk, dv and doffsets; bit-identical on repeat and for any number of threads.
+#pragma once
+#include <cstdint>
+
+#include "kernels/kernel.h"
+#include "tensor/dtype.h"
+
+namespace megaslide {
+
+// Raw offsets a token: [G, K, 3], [G, k_t, 2] (h, w alone) or [G, 3]; components (t, h, w).
+enum class DsaOffsetMode { kFull, kSlice, kRigid };
+
+struct DsaShape {
+  int64_t batch = 1;
+  int64_t frames = 1, height = 1, width = 1;  // T, H, W
+  int64_t heads = 1;
+  int64_t head_dim = 0;  // d, any from 1 up
+  float scale = 1;
+  int64_t kernel[3] = {1, 1, 1};  // k_t, k_h, k_w: nominal; an axis shorter than its kernel shrinks it
+  float reach[3] = {1, 2, 2};     // R ≥ 0 in tokens; 0 switches the axis off
+  DsaOffsetMode mode = DsaOffsetMode::kFull;
+  int64_t groups = 1;  // G ≤ heads; head i uses group ⌊i·G/heads⌋
+  // Shot tables (T), inclusive, or both nullptr: device memory that outlives the call.
+  const int32_t* t_lo = nullptr;
+  const int32_t* t_hi = nullptr;
+
+  int64_t tokens() const { return frames * height * width; }
+  int64_t slots() const { return kernel[0] * kernel[1] * kernel[2]; }  // K
+};
+
+// Raw offsets a token has: 3GK, 2Gk_t or 3G.
+inline int64_t dsa_offset_count(const DsaShape& s) {
+  switch (s.mode) {
+    case DsaOffsetMode::kFull: return 3 * s.groups * s.slots();
+    case DsaOffsetMode::kSlice: return 2 * s.groups * s.kernel[0];
+    case DsaOffsetMode::kRigid: return 3 * s.groups;
+  }
+  return 0;
+}
+
+using DsaForward = void(Stream&, float* out /*(B,N,heads,d)*/, float* lse /*(B,N,heads)*/, const void* q, const void* k,
+                        const void* v, const float* offsets /*(B,N,dsa_offset_count)*/, void* workspace, DsaShape shape,
+                        DType dtype);
+using DsaBackward = void(Stream&, float* dq, float* dk, float* dv, float* doffsets, const void* q, const void* k,
+                         const void* v, const float* offsets, const float* out, const float* lse, const float* dout,
+                         void* workspace, DsaShape shape, DType dtype);
+
+// Bytes of `workspace` (64-byte aligned; nullptr where 0).
+int64_t dsa_forward_workspace_bytes(const DsaShape& shape, DType dtype);
+int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);
+
+namespace cpu {
+DsaForward dsa_forward;
+DsaBackward dsa_backward;
+}  // namespace cpu
+
+// 4KC and 10KC flop a token; bytes of every tensor once.
+Cost dsa_forward_cost(float*, float*, const void*, const void*, const void*, const float*, void*, DsaShape, DType);
+Cost dsa_backward_cost(float*, float*, float*, float*, const void*, const void*, const void*, const float*,
+                       const float*, const float*, const float*, void*, DsaShape, DType);
+
+inline constexpr Kernel<DsaForward> dsa_forward{"dsa_forward", &cpu::dsa_forward, nullptr, &dsa_forward_cost};
+inline constexpr Kernel<DsaBackward> dsa_backward{"dsa_backward", &cpu::dsa_backward, nullptr, &dsa_backward_cost};
+
+}  // namespace megaslide
