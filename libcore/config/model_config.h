@@ -57,12 +57,17 @@ struct ModelConfig {
 
 const char* attention_kind_name(AttentionKind k);  // "dense", "dense-materialised", "window", "dsa"
 const char* dsa_mode_name(DsaMode m);
+const char* codec_kind_name(CodecKind k);               // "none", "haar"
+const char* text_encoder_kind_name(TextEncoderKind k);  // "none", "hashed-ngram"
 
-// Parameters of the whole network, offset nets included.
+// Parameters of the whole network, offset nets included (closed form of spec wan.md A.1 and dsa.md §1).
 int64_t parameter_count(const ModelConfig& c);
 
 // Checks every relation between the fields (dim divisible by heads, even head width, groups ≤ heads, …). Throws a
 // usage Error that lists all that is wrong.
 void validate(const ModelConfig& c);
+
+// The same findings, each "key: expected …, got …"; empty when the config is sound.
+std::vector<std::string> model_config_errors(const ModelConfig& c);
 
 }  // namespace megaslide

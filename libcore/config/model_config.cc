@@ -1,0 +1,140 @@
+#include "config/model_config.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace megaslide {
+namespace {
+
+// Larger values than any network will have, small enough that products of sizes stay within 64 bits.
+constexpr int64_t kMaxWidth = int64_t{1} << 17, kMaxLayers = 4096, kMaxTextLen = int64_t{1} << 20;
+
+int64_t offset_outputs(const DsaConfig& d) {
+  switch (d.mode) {
+    case DsaMode::kFull: return 3 * d.groups * d.kernel[0] * d.kernel[1] * d.kernel[2];
+    case DsaMode::kSlice: return 2 * d.groups * d.kernel[0];
+    case DsaMode::kRigid: return 3 * d.groups;
+  }
+  return 0;
+}
+
+class Findings {
+ public:
+  template <class... A>
+  void require(bool holds, fmt::format_string<A...> format, A&&... args) {
+    if (!holds) lines_.push_back(fmt::format(format, std::forward<A>(args)...));
+  }
+  void require_between(const char* name, int64_t value, int64_t low, int64_t high) {
+    require(value >= low && value <= high, "{}: expected {} to {}, got {}", name, low, high, value);
+  }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void check_attention(const ModelConfig& c, Findings& f) {
+  const AttentionConfig& a = c.attention;
+  f.require(a.per_layer.empty() || static_cast<int64_t>(a.per_layer.size()) == c.layers,
+            "attention.per_layer: expected one entry a layer ({}), got {}", c.layers, a.per_layer.size());
+  const char* axes = "thw";
+  for (size_t i = 0; i < 3; ++i) {
+    f.require(a.dsa.kernel[i] >= 1 && a.dsa.kernel[i] <= 63, "attention.dsa.kernel: expected 1 to 63 along {}, got {}",
+              axes[i], a.dsa.kernel[i]);
+    f.require(a.dsa.reach[i] >= 0 && a.dsa.reach[i] <= 32, "attention.dsa.reach: expected 0 to 32 along {}, got {}",
+              axes[i], a.dsa.reach[i]);
+    f.require(a.window[i] >= 1 && a.window[i] <= 1024, "attention.window: expected 1 to 1024 along {}, got {}", axes[i],
+              a.window[i]);
+  }
+  f.require(a.dsa.groups >= 1 && a.dsa.groups <= c.heads, "attention.dsa.groups: expected 1 to the number of heads ({}), got {}",
+            c.heads, a.dsa.groups);
+}
+
+void check_sampling_defaults(const ModelConfig& c, Findings& f) {
+  const int64_t ts = c.temporal_stride(), ss = 2 * c.spatial_stride();
+  f.require(c.num_frames >= 1 && c.num_frames <= 65536 && c.num_frames % ts == 1, "num_frames: expected {}k+1, got {}", ts,
+            c.num_frames);
+  f.require(c.height >= ss && c.height <= 65536 && c.height % ss == 0, "height: expected a multiple of {}, got {}", ss, c.height);
+  f.require(c.width >= ss && c.width <= 65536 && c.width % ss == 0, "width: expected a multiple of {}, got {}", ss, c.width);
+  f.require(c.fps > 0 && c.fps <= 1000, "fps: expected a number > 0 and <= 1000, got {}", c.fps);
+  f.require_between("steps", c.steps, 1, 1000);
+  f.require(c.flow_shift > 0 && c.flow_shift <= 100, "flow_shift: expected a number > 0 and <= 100, got {}", c.flow_shift);
+  f.require(c.guidance_scale >= 0 && c.guidance_scale <= 100, "guidance_scale: expected 0 to 100, got {}", c.guidance_scale);
+}
+
+}  // namespace
+
+const char* attention_kind_name(AttentionKind k) {
+  switch (k) {
+    case AttentionKind::kDense: return "dense";
+    case AttentionKind::kDenseMaterialised: return "dense-materialised";
+    case AttentionKind::kWindow: return "window";
+    case AttentionKind::kDsa: return "dsa";
+  }
+  return "?";
+}
+
+const char* dsa_mode_name(DsaMode m) {
+  switch (m) {
+    case DsaMode::kFull: return "full";
+    case DsaMode::kSlice: return "slice";
+    case DsaMode::kRigid: return "rigid";
+  }
+  return "?";
+}
+
+const char* codec_kind_name(CodecKind k) { return k == CodecKind::kHaar ? "haar" : "none"; }
+const char* text_encoder_kind_name(TextEncoderKind k) { return k == TextEncoderKind::kHashedNgram ? "hashed-ngram" : "none"; }
+
+int64_t parameter_count(const ModelConfig& c) {
+  const int64_t d = c.dim, f = c.ffn_dim;
+  int64_t n = c.layers * (8 * d * d + 2 * d * f + 21 * d + f);
+  n += 4 * c.in_channels * d + d;                            // patch embedding
+  n += c.text_dim * d + d * d + 2 * d;                       // text MLP
+  n += c.freq_dim * d + d * d + 2 * d;                       // time MLP
+  n += 6 * d * d + 6 * d;                                    // time projection
+  n += 4 * c.out_channels * d + 4 * c.out_channels + 2 * d;  // head and its table
+  for (int64_t l = 0; l < c.layers; ++l)
+    if (c.attention.of_layer(l) == AttentionKind::kDsa)  // depthwise 3x3x3 and bias, LayerNorm, linear
+      n += 28 * d + 2 * d + (d + 1) * offset_outputs(c.attention.dsa);
+  return n;
+}
+
+std::vector<std::string> model_config_errors(const ModelConfig& c) {
+  Findings f;
+  f.require_between("dim", c.dim, 2, kMaxWidth);
+  f.require_between("heads", c.heads, 1, 4096);
+  f.require_between("ffn_dim", c.ffn_dim, 1, 8 * kMaxWidth);
+  f.require_between("layers", c.layers, 1, kMaxLayers);
+  f.require_between("in_channels", c.in_channels, 1, 1024);
+  f.require_between("out_channels", c.out_channels, 1, 1024);
+  f.require(c.out_channels <= c.in_channels, "out_channels: expected at most in_channels ({}), got {}", c.in_channels, c.out_channels);
+  f.require_between("text_dim", c.text_dim, 1, kMaxWidth);
+  f.require_between("text_len", c.text_len, 1, kMaxTextLen);
+  f.require(c.freq_dim >= 2 && c.freq_dim <= 65536 && c.freq_dim % 2 == 0, "freq_dim: expected an even number from 2 to 65536, got {}",
+            c.freq_dim);
+  f.require(c.eps > 0 && c.eps <= 0.01, "eps: expected a number > 0 and <= 0.01, got {}", c.eps);
+  f.require_between("rope_max_seq_len", c.rope_max_seq_len, 1, 1 << 20);
+  if (c.dim >= 2 && c.heads >= 1) {
+    f.require(c.dim % c.heads == 0, "heads: expected a divisor of dim ({}), got {}", c.dim, c.heads);
+    f.require(c.dim % c.heads != 0 || c.head_dim() % 2 == 0,
+              "heads: RoPE turns pairs of channels, so dim / heads must be even, got {} / {} = {}", c.dim, c.heads, c.head_dim());
+  }
+  f.require(c.codec != CodecKind::kHaar || (c.in_channels == 16 && c.out_channels == 16),
+            "codec: haar has 16 latent channels, but in_channels is {} and out_channels is {}", c.in_channels, c.out_channels);
+  check_attention(c, f);
+  check_sampling_defaults(c, f);
+  return f.lines();
+}
+
+void validate(const ModelConfig& c) {
+  const std::vector<std::string> lines = model_config_errors(c);
+  if (lines.empty()) return;
+  std::string text = fmt::format("model {}: ", c.name);
+  if (lines.size() > 1) text += fmt::format("{} errors", lines.size());
+  for (const std::string& line : lines) text += (lines.size() > 1 ? "\n  " : "") + line;
+  throw usage_error(text, "see megaslide-model(5) for the keys and their ranges");
+}
+
+}  // namespace megaslide

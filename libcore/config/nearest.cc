@@ -1,0 +1,41 @@
+#include "config/nearest.h"
+
+#include <algorithm>
+
+namespace megaslide {
+namespace {
+
+// Optimal string alignment distance.
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(previous);
+    previous.swap(row);
+  }
+  return previous[b.size()];
+}
+
+}  // namespace
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongest = 256;  // a longer name is no misspelling, and the cost is quadratic
+  if (name.size() > kLongest) return {};
+  std::string best;
+  size_t smallest = std::max<size_t>(name.size(), 3) / 3 + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t d = edit_distance(name, candidate);
+    if (d < smallest) {
+      smallest = d;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace megaslide

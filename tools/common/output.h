@@ -1,0 +1,32 @@
+// Standard output with every write checked, and messages on standard error.
+#pragma once
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace megaslide {
+
+// The reader of standard output has gone.
+class BrokenPipe : public std::exception {};
+
+// Makes sure that descriptors 0 to 2 are open, so that no file of ours lands there. One that was closed gets /dev/null,
+// opened the wrong way round: using it fails, as it should.
+void secure_standard_streams();
+
+void write_stdout(std::string_view text);  // buffered; throws Error or BrokenPipe
+void flush_stdout();
+void close_stdout();  // flushes and closes; throws Error when data did not arrive
+
+// Messages: "name: error: text". Colour only on a terminal and without NO_COLOR.
+void set_message_name(const std::string& name);
+void print_error(const std::string& text);
+LogSink stderr_log_sink(bool quiet, bool verbose);
+bool stderr_is_terminal();
+
+// Writes one whole text to standard error, around a progress line that may be on the screen.
+void write_stderr(std::string_view text);
+
+}  // namespace megaslide

@@ -1,0 +1,19 @@
+// INT and TERM: the first asks the work to stop where all is whole, the second leaves at once.
+#pragma once
+#include "base/stop.h"
+
+namespace megaslide {
+
+void ignore_sigpipe();
+
+// From here on the first INT or TERM only sets the token (and says so on standard error unless `quiet`). Installed
+// even where INT was ignored, as a shell does for background jobs: `kill -INT` must reach a run.
+StopToken catch_stop_signals(bool quiet);
+
+// The signal that was caught, or 0.
+int caught_signal();
+
+// Ends the process by `signal`, so that the shell sees what happened.
+[[noreturn]] void die_by_signal(int signal);
+
+}  // namespace megaslide
