@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace megaslide {
@@ -22,6 +23,34 @@ void write_all(int fd, std::string_view text) {
     if (n < 0) throw system_error("write", "standard output", errno, "check where standard output goes: a full disk, a closed descriptor");
     text.remove_prefix(static_cast<size_t>(n));
   }
+}
+
+std::mutex stderr_mutex;
+std::string status_line;        // what the terminal shows
+const std::string kEraseLine = "\r\033[K";
+
+void put_stderr(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // nowhere left to complain
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+// Cut to the terminal's width, counting code points, with control characters replaced: a line that wraps or moves
+// the cursor could not be redrawn.
+std::string fit_line(const std::string& text) {
+  winsize size{};
+  const int columns = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+  std::string line;
+  int used = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte & 0xc0) != 0x80 && used++ == columns) break;
+    line += byte < 0x20 || byte == 0x7f ? '?' : c;
+  }
+  return line;
 }
 
 bool colours() {
@@ -70,14 +99,17 @@ void set_message_name(const std::string& name) { message_name = name; }
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 
 void write_stderr(std::string_view text) {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nowhere left to complain
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+  std::lock_guard lock(stderr_mutex);
+  if (status_line.empty()) return put_stderr(text);
+  put_stderr(kEraseLine + std::string(text) + status_line);
+}
+
+void set_status_line(const std::string& text) {
+  std::lock_guard lock(stderr_mutex);
+  std::string next = fit_line(text);
+  if (next == status_line) return;
+  status_line = std::move(next);
+  put_stderr(kEraseLine + status_line);
 }
 
 void print_error(const std::string& text) { write_stderr(label("error", "31") + text + "\n"); }

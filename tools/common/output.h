@@ -26,7 +26,9 @@ void print_error(const std::string& text);
 LogSink stderr_log_sink(bool quiet, bool verbose);
 bool stderr_is_terminal();
 
-// Writes one whole text to standard error, around a progress line that may be on the screen.
+// Writes whole lines to standard error; a status line on the terminal is moved below them.
 void write_stderr(std::string_view text);
+// The one line that is redrawn in place on a terminal, cut to its width; "" removes it.
+void set_status_line(const std::string& text);
 
 }  // namespace megaslide

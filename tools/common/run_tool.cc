@@ -15,6 +15,7 @@
 #include "common/help.h"
 #include "common/output.h"
 #include "common/paths.h"
+#include "common/progress_line.h"
 #include "common/signals.h"
 #include "config/search_path.h"
 
@@ -46,7 +47,7 @@ Error command_line_error(const CLI::App& app, const ToolInfo& info, const CLI::P
   std::string message = e.what(), remedy = fmt::format("see {} --help", info.name);
   const CLI::App* innermost = &app;
   while (!innermost->get_subcommands().empty()) innermost = innermost->get_subcommands().front();
-  if (e.get_name() == "ExtrasError") {
+  if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     for (const std::string& extra : app.remaining(true)) {
       if (extra.rfind("-", 0) != 0 || extra == "-") {
         message = fmt::format("unexpected argument '{}'", extra);
@@ -99,6 +100,7 @@ int parse_and_run(int argc, char** argv, const ToolInfo& info, const std::functi
   }
   finish_flags(info, app, tool.flags, progress, threads, seed);
   set_log_sink(stderr_log_sink(tool.flags.quiet, tool.flags.verbose));
+  set_progress_sink(make_progress_sink(tool.flags.progress, tool.flags.quiet));
   set_config_directories(preset_directories());
   if (info.flags & kGracefulStop) tool.stop = catch_stop_signals(tool.flags.quiet);
   return body(tool);
@@ -161,6 +163,7 @@ int run_tool(int argc, char** argv, const ToolInfo& info, const std::function<vo
   ignore_sigpipe();
   set_message_name(info.name);
   const int status = guarded_run(argc, argv, info, setup, body);
+  set_status_line("");
   if (const int signal = caught_signal(); signal != 0) die_by_signal(signal);
   return status;
 }
