@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Proves that nothing installed by hand counts: makes a bare Debian in a folder, copies the tracked source in, and runs
+# a script of the project inside it as root. Not part of CI: it needs root, debootstrap, a Debian mirror and 4 GiB.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/repo/bare_root.sh SUITE DIR [COMMAND...]
+
+  SUITE    bookworm or trixie (debootstrap must know it)
+  DIR      where the root lies; made when absent, kept for the next run
+  COMMAND  run in the source folder of the root; default: scripts/demo
+
+BARE_ROOT_MIRROR names the mirror (default: http://deb.debian.org/debian). A proxy in apt's configuration or in
+http_proxy of the calling shell is carried into the root.
+TEXT
+}
+[[ ${1:-} == -h || ${1:-} == --help ]] && { usage; exit 0; }
+(($# >= 2)) || { usage >&2; exit 2; }
+((EUID == 0)) || { echo "bare_root.sh: error: run me as root: chroot and mount need it" >&2; exit 1; }
+suite=$1 root=$2
+shift 2
+(($#)) || set -- scripts/demo
+source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+mirror=${BARE_ROOT_MIRROR:-http://deb.debian.org/debian}
+
+mkdir -p "$root"
+root=$(cd "$root" && pwd)
+[[ $root != / ]] || { echo "bare_root.sh: error: DIR must not be /" >&2; exit 2; }
+if [[ ! -x $root/usr/bin/apt-get ]]; then
+  command -v debootstrap >/dev/null || apt-get install -y debootstrap
+  echo "== debootstrap $suite" >&2
+  debootstrap --variant=minbase "$suite" "$root" "$mirror"
+fi
+
+mounted=()
+clean_up() {
+  local i
+  for ((i = ${#mounted[@]} - 1; i >= 0; --i)); do umount -l "${mounted[i]}" || true; done
+}
+trap clean_up EXIT
+mount_in() {
+  mkdir -p "$root$2"
+  mount "${@:3}" "$1" "$root$2"
+  mounted+=("$root$2")
+}
+mount_in proc /proc -t proc
+mount_in /sys /sys --bind -o ro
+mount_in /dev /dev --bind
+mount_in tmpfs /dev/shm -t tmpfs
+
+# The network as the host sees it.
+cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+cp -L /etc/hosts "$root/etc/hosts" 2>/dev/null || true
+apt-config dump 2>/dev/null | grep -iE '^(Acquire::https?::Proxy|Acquire::https?::[^ ]*CaInfo|Acquire::Retries)' \
+  >"$root/etc/apt/apt.conf.d/90host" || true
+echo "deb $mirror $suite main" >"$root/etc/apt/sources.list"
+for extra in /usr/local/share/ca-certificates /etc/ssl/certs; do
+  if [[ -d $extra ]]; then mkdir -p "$root$extra" && cp -rLn "$extra/." "$root$extra/" 2>/dev/null || true; fi
+done
+
+# The tracked files only, as a clone would have them.
+rm -rf "$root/src/megaslide"
+mkdir -p "$root/src/megaslide"
+git -C "$source_dir" -c safe.directory='*' ls-files -z |
+  tar -C "$source_dir" --null --no-recursion --ignore-failed-read -T - -cf - | tar -C "$root/src/megaslide" -xf -
+
+environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8)
+for name in http_proxy https_proxy no_proxy; do
+  if [[ -n ${!name:-} ]]; then environment+=("$name=${!name}"); fi
+done
+echo "== in $suite: $*" >&2
+started=$SECONDS status=0
+chroot "$root" /usr/bin/env -i "${environment[@]}" /bin/sh -c 'cd /src/megaslide && exec "$@"' sh "$@" || status=$?
+echo "== $suite: exit $status after $((SECONDS - started)) s" >&2
+exit "$status"
