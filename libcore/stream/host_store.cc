@@ -1,0 +1,89 @@
+#include "stream/host_store.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace megaslide {
+
+HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options) {
+  MS_CHECK(options.compute_dtype == DType::kBF16 || options.compute_dtype == DType::kF32);
+  auto add = [&](const Module& module, std::string prefix) {
+    ModuleState s;
+    s.module = &module;
+    s.prefix = std::move(prefix);
+    const int64_t n = module.layout().elements;
+    const bool fp32_weights = options_.compute_dtype == DType::kF32;
+    if (fp32_weights) {
+      // One slab serves as weight and master; it is accounted as the master while training.
+      s.master = static_cast<float*>(allocate(n * 4, options_.training ? ledger_.masters : ledger_.weights));
+      s.weights = s.master;
+    } else {
+      s.weights = allocate(n * 2, ledger_.weights);
+      if (options_.training && options_.masters == MasterCodec::kSplit) s.remainder = static_cast<int16_t*>(allocate(n * 2, ledger_.masters));
+      if (options_.training && options_.masters == MasterCodec::kFp32) s.master = static_cast<float*>(allocate(n * 4, ledger_.masters));
+    }
+    if (options_.training) {
+      s.exp_avg = static_cast<float*>(allocate(n * 4, ledger_.moments));
+      s.exp_avg_sq = static_cast<float*>(allocate(n * 4, ledger_.moments));
+      s.gradient = allocate(n * dtype_bytes(options_.gradients), ledger_.gradients);
+    }
+    states_.push_back(std::move(s));
+  };
+  add(*network.embedding, "");
+  for (size_t l = 0; l < network.layers.size(); ++l) add(*network.layers[l], fmt::format("blocks.{}.", l));
+  add(*network.head, "");
+}
+
+HostStore::~HostStore() {
+  for (const auto& [p, bytes] : mappings_) munmap(p, static_cast<size_t>(bytes));
+}
+
+void* HostStore::allocate(int64_t bytes, int64_t& category) {
+  constexpr int64_t kPage = 4096;
+  const int64_t size = (bytes + kPage - 1) / kPage * kPage;
+  category += size;
+  if (options_.simulated) {
+    void* p = reinterpret_cast<void*>(next_virtual_);
+    next_virtual_ += static_cast<uintptr_t>(size);
+    return p;
+  }
+  if (size == 0) return nullptr;
+  void* p = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (p == MAP_FAILED)
+    throw Error(fmt::format("out of host memory: {} bytes of model state could not be allocated: {}", size, std::strerror(errno)),
+                "plan-memory prints what the run needs; a smaller state codec or a smaller model fits");
+  mappings_.emplace_back(p, size);
+  return p;
+}
+
+void HostStore::read_master(int module, int64_t begin, int64_t n, float* out) const {
+  const ModuleState& s = this->module(module);
+  if (s.master) {
+    std::memcpy(out, s.master + begin, static_cast<size_t>(n) * 4);
+    return;
+  }
+  const auto* w = static_cast<const bf16*>(s.weights) + begin;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t high = uint32_t{w[i].bits} << 16;
+    const auto low = s.remainder ? static_cast<uint32_t>(static_cast<int32_t>(s.remainder[begin + i])) : 0u;
+    out[i] = std::bit_cast<float>(high + low);
+  }
+}
+
+void HostStore::write_master(int module, int64_t begin, int64_t n, const float* in) {
+  ModuleState& s = this->module(module);
+  if (s.master) std::memcpy(s.master + begin, in, static_cast<size_t>(n) * 4);
+  if (options_.compute_dtype == DType::kF32) return;
+  auto* w = static_cast<bf16*>(s.weights) + begin;
+  for (int64_t i = 0; i < n; ++i) {
+    w[i] = to_bf16(in[i]);
+    if (s.remainder)
+      s.remainder[begin + i] = static_cast<int16_t>(std::bit_cast<uint32_t>(in[i]) - (uint32_t{w[i].bits} << 16));
+  }
+}
+
+}  // namespace megaslide

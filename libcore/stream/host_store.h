@@ -1,0 +1,80 @@
+// Where a network's state lives: per module one slab each of weights, masters, moments and gradients, in host memory.
+//
+// Modules are numbered 0 = embedding, 1 … L = layers, L + 1 = head. All slabs of a module share its ParamLayout. The
+// state codecs are those of spec engine.md §1: the compute weight w = bf16_rne(p) is a cache of the fp32 master p.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/layer.h"
+
+namespace megaslide {
+
+class ModelDirectory;
+
+enum class MasterCodec {
+  kSplit,  // p = (w << 16) + signed 16-bit remainder: bit-equal to fp32 at 2 bytes beside the weight
+  kFp32,   // p stored
+};
+
+struct HostStoreOptions {
+  DType compute_dtype = DType::kBF16;  // of the weights that are uploaded; kF32: the masters themselves are uploaded
+  bool training = false;               // without it there are weights only
+  MasterCodec masters = MasterCodec::kSplit;
+  DType gradients = DType::kBF16;
+  bool simulated = false;              // addresses without memory, for plans
+};
+
+// Slabs of layout.elements elements; nullptr where the codec has none.
+struct ModuleState {
+  const Module* module = nullptr;
+  std::string prefix;             // of the parameter names: "", "blocks.3."
+  void* weights = nullptr;        // compute_dtype
+  int16_t* remainder = nullptr;   // kSplit
+  float* master = nullptr;        // kFp32; the same memory as `weights` where compute_dtype is F32
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  void* gradient = nullptr;
+};
+
+struct HostLedger {
+  int64_t weights = 0, masters = 0, moments = 0, gradients = 0;
+  int64_t total() const { return weights + masters + moments + gradients; }
+};
+
+class HostStore {
+ public:
+  // Throws Error when memory cannot be had. The slabs are zero and already touched, so that a run does not find out
+  // later that memory is short.
+  HostStore(const Network& network, const HostStoreOptions& options);
+  ~HostStore();
+  HostStore(const HostStore&) = delete;
+  HostStore& operator=(const HostStore&) = delete;
+
+  const HostStoreOptions& options() const { return options_; }
+  int modules() const { return static_cast<int>(states_.size()); }
+  ModuleState& module(int i) { return states_[static_cast<size_t>(i)]; }
+  const ModuleState& module(int i) const { return states_[static_cast<size_t>(i)]; }
+  const HostLedger& ledger() const { return ledger_; }
+
+  // The fp32 master of elements [begin, begin + n) of a module, and its replacement (which rounds the weight anew).
+  void read_master(int module, int64_t begin, int64_t n, float* out) const;
+  void write_master(int module, int64_t begin, int64_t n, const float* in);
+
+ private:
+  void* allocate(int64_t bytes, int64_t& category);
+
+  HostStoreOptions options_;
+  std::vector<ModuleState> states_;
+  HostLedger ledger_;
+  std::vector<std::pair<void*, int64_t>> mappings_;
+  uintptr_t next_virtual_ = uintptr_t{1} << 45;
+};
+
+// Fills masters and weights from a model directory, tensor by tensor. Throws Error listing missing, extra and misshapen
+// tensors of all files at once.
+void load_weights(HostStore& store, const ModelDirectory& directory);
+
+}  // namespace megaslide

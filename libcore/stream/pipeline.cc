@@ -1,0 +1,418 @@
+#include "stream/pipeline.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/loss/loss.h"
+#include "kernels/memory/memory.h"
+
+namespace megaslide {
+namespace {
+
+// Device addresses of one microbatch, sized for the largest shape.
+struct MicroBuffers {
+  float *latent = nullptr, *timesteps = nullptr, *text = nullptr, *target = nullptr;
+  float *context = nullptr, *time = nullptr, *modulation = nullptr;
+  float *dcontext = nullptr, *dtime = nullptr, *dmodulation = nullptr;
+  float *output = nullptr, *dlatent = nullptr, *dtext = nullptr;
+  float* dtokens = nullptr;
+  void* embedding_saved = nullptr;
+  std::vector<float*> stash;  // inputs of the layers and, last, of the head
+};
+
+// Weights of one module on the device.
+struct Slot {
+  const void* raw = nullptr;  // in place where the device shares host memory
+  void* buffer = nullptr;
+  void* packed = nullptr;
+  int module = -1;
+  bool packed_for_backward = false;
+  Event ready, released;
+};
+
+}  // namespace
+
+struct Pipeline::Impl {
+  Device& device;
+  const Network& network;
+  HostStore& store;
+  PipelineOptions options;
+  PipelineHooks hooks;
+
+  int layers;
+  std::vector<Slot> slots;
+  Slot embedding, head;
+  std::vector<MicroBuffers> micro;
+  std::vector<BatchShape> shapes;  // of the last train()
+  Workspace workspace;
+  void *saved = nullptr, *head_saved = nullptr;
+  float *recomputed = nullptr, *dout = nullptr, *gradient = nullptr;
+  void* staging[2] = {};
+  Event staging_free[2], inputs_released;
+  int staging_next = 0;
+  double *loss_device = nullptr;
+  std::vector<double> losses;
+  std::vector<void*> allocations;
+  int64_t uploads = 0;
+
+  Impl(Device& d, const Network& n, HostStore& s, PipelineOptions o, PipelineHooks h)
+      : device(d), network(n), store(s), options(std::move(o)), hooks(std::move(h)), layers(static_cast<int>(n.layers.size())) {
+    MS_CHECK(!options.shapes.empty() && options.max_microbatches >= 1 && options.slots >= 2);
+    MS_CHECK(!options.training || store.options().training);
+    MS_CHECK(options.compute_dtype == store.options().compute_dtype);
+    allocate_weights();
+    allocate_activations();
+    allocate_workspace();
+  }
+  ~Impl() {
+    try {
+      device.synchronize();
+    } catch (const std::exception&) {
+      // Reported where the step was waited for; here it only matters that nothing runs any more.
+    }
+    for (void* p : allocations) device.release(p);
+  }
+
+  // ---- memory ------------------------------------------------------------------------------------------------------
+
+  void* take(int64_t bytes, std::string_view name, MemoryCategory category) {
+    allocations.push_back(device.allocate(bytes, name, category));
+    return allocations.back();
+  }
+  float* floats(int64_t n, std::string_view name, MemoryCategory category = MemoryCategory::kActivations) {
+    return static_cast<float*>(take(n * 4, name, category));
+  }
+  template <class F>
+  int64_t largest(F&& of_shape) const {
+    int64_t m = 0;
+    for (const auto& s : options.shapes) m = std::max(m, of_shape(s));
+    return m;
+  }
+
+  Slot make_slot(int64_t slab_elements, int64_t packed_bytes, const std::string& name) {
+    Slot s;
+    if (!device.shares_host_memory()) s.buffer = take(slab_elements * dtype_bytes(options.compute_dtype), name, MemoryCategory::kWeights);
+    if (packed_bytes > 0) s.packed = take(packed_bytes, name + " packed", MemoryCategory::kWeights);
+    return s;
+  }
+
+  void allocate_weights() {
+    auto packed = [&](const Module& m) { return m.packed_bytes(options.compute_dtype, options.training); };
+    embedding = make_slot(network.embedding->layout().elements, packed(*network.embedding), "embedding");
+    head = make_slot(network.head->layout().elements, packed(*network.head), "head");
+    int64_t elements = 0, bytes = 0;
+    for (const auto& l : network.layers) {
+      elements = std::max(elements, l->layout().elements);
+      bytes = std::max(bytes, packed(*l));
+    }
+    for (int i = 0; i < std::min(options.slots, layers); ++i) slots.push_back(make_slot(elements, bytes, fmt::format("weight slot {}", i)));
+    if (!options.training) return;
+    elements = std::max({elements, network.embedding->layout().elements, network.head->layout().elements});
+    gradient = floats(elements, "gradient sums", MemoryCategory::kGradients);
+    if (!device.shares_host_memory())
+      for (auto& p : staging) p = take(elements * dtype_bytes(store.options().gradients), "gradient on its way", MemoryCategory::kGradients);
+  }
+
+  int64_t latent_count(const BatchShape& s, int64_t channels) const {
+    return s.batch * channels * s.frames * s.height * network.patch_height * s.width * network.patch_width;
+  }
+
+  void allocate_activations() {
+    const int64_t d = network.width;
+    const int64_t batch = largest([](const BatchShape& s) { return s.batch; });
+    const int64_t rows = largest([](const BatchShape& s) { return s.rows(); });
+    const int64_t context = largest([](const BatchShape& s) { return s.batch * s.context_rows; });
+    const int64_t in = largest([&](const BatchShape& s) { return latent_count(s, network.in_channels); });
+    const int64_t out = largest([&](const BatchShape& s) { return latent_count(s, network.out_channels); });
+    const auto dt = options.compute_dtype;
+    for (int a = 0; a < options.max_microbatches; ++a) {
+      MicroBuffers m;
+      m.latent = floats(in, "latent");
+      m.timesteps = floats(batch, "timesteps");
+      m.text = floats(context * network.text_width, "text");
+      m.context = floats(context * d, "context");
+      m.time = floats(batch * d, "time embedding");
+      m.modulation = floats(batch * 6 * d, "modulation");
+      m.output = floats(out, "output");
+      m.embedding_saved = take(largest([&](const BatchShape& s) { return network.embedding->saved_bytes(s, dt); }), "embedding saved",
+                               MemoryCategory::kActivations);
+      m.target = floats(out, "target");
+      const int kept = options.training ? layers + 1 : 2;
+      for (int l = 0; l < kept; ++l) m.stash.push_back(floats(rows * d, fmt::format("stash {}", l)));
+      if (options.training) {
+        m.dcontext = floats(context * d, "context gradient");
+        m.dtime = floats(batch * d, "time gradient");
+        m.dmodulation = floats(batch * 6 * d, "modulation gradient");
+        m.dtokens = floats(rows * d, "token gradient");
+      }
+      if (options.input_gradients) {
+        m.dlatent = floats(in, "latent gradient");
+        m.dtext = floats(context * network.text_width, "text gradient");
+      }
+      micro.push_back(std::move(m));
+    }
+    loss_device = static_cast<double*>(take(8 * options.max_microbatches, "loss", MemoryCategory::kOther));
+    dout = floats(out, "output gradient");
+    head_saved = take(largest([&](const BatchShape& s) { return network.head->saved_bytes(s, dt); }), "head saved", MemoryCategory::kActivations);
+    losses.assign(static_cast<size_t>(options.max_microbatches), 0);
+    if (!options.training) return;
+    recomputed = floats(rows * d, "recomputed output");
+    int64_t bytes = 0;
+    for (const auto& l : network.layers) bytes = std::max(bytes, largest([&](const BatchShape& s) { return l->saved_bytes(s, dt); }));
+    saved = take(bytes, "layer saved", MemoryCategory::kActivations);
+  }
+
+  // The same calls on a device that runs nothing tell how high the stack of temporaries grows.
+  void allocate_workspace() {
+    const auto dry_device = make_sim_device({});
+    Workspace dry;
+    auto* anything = reinterpret_cast<float*>(uintptr_t{1} << 46);
+    const Conditioning conditioning{anything, anything, anything, anything};
+    for (const auto& s : options.shapes) {
+      const LayerCall call{dry_device->compute(), dry, s, options.compute_dtype, anything, anything};
+      network.embedding->forward(call, anything, anything, anything, anything, anything, anything, anything, anything);
+      for (const auto& l : network.layers) {
+        l->forward(call, conditioning, anything, anything, nullptr);
+        if (!options.training) continue;
+        l->forward(call, conditioning, anything, anything, anything);
+        l->backward(call, conditioning, anything, anything, anything, anything, anything);
+      }
+      network.head->forward(call, anything, anything, anything, anything);
+      if (!options.training) continue;
+      network.head->backward(call, anything, anything, anything, anything, anything, anything, anything);
+      network.embedding->backward(call, anything, anything, anything, anything, anything, anything, anything,
+                                  options.input_gradients ? anything : nullptr, options.input_gradients ? anything : nullptr, anything);
+    }
+    workspace = Workspace(take(dry.high_water(), "workspace", MemoryCategory::kWorkspace), dry.high_water());
+  }
+
+  // ---- weights -----------------------------------------------------------------------------------------------------
+
+  const Module& module(int i) const { return *store.module(i).module; }
+
+  // Uploads and packs module `index` into `slot` once its last reader is done and its optimizer has run.
+  void load(Slot& slot, int index, bool backward) {
+    const bool for_backward = options.training && backward;
+    if (slot.module == index && (slot.packed_for_backward || !for_backward)) return;
+    Stream& s = device.upload();
+    device.wait(s, slot.released);
+    const bool resident_copy = slot.module == index;
+    if (!resident_copy) {
+      if (hooks.before_upload) device.wait(s, hooks.before_upload(index));
+      const void* host = store.module(index).weights;
+      const int64_t bytes = module(index).layout().elements * dtype_bytes(options.compute_dtype);
+      slot.raw = slot.buffer ? slot.buffer : host;
+      if (slot.buffer) device.copy(s, slot.buffer, host, bytes, CopyKind::kUpload, "upload weights");
+      if (index >= 1 && index <= layers) ++uploads;
+    }
+    if (slot.packed) module(index).pack(s, options.compute_dtype, for_backward, slot.raw, slot.packed);
+    slot.module = index;
+    slot.packed_for_backward = for_backward;
+    slot.ready = device.record(s);
+  }
+
+  Slot& slot_of(int layer) { return slots[static_cast<size_t>(layer) % slots.size()]; }
+  // The forward keeps its last S layers for the backward, so those are packed for both at once.
+  void load_layer(int layer, bool backward) {
+    if (layer < 0 || layer >= layers) return;
+    load(slot_of(layer), 1 + layer, backward || layer + static_cast<int>(slots.size()) >= layers);
+  }
+
+  LayerCall call(const Slot& slot, const BatchShape& shape) {
+    return {device.compute(), workspace, shape, options.compute_dtype, slot.raw, slot.packed};
+  }
+
+  // ---- forward -----------------------------------------------------------------------------------------------------
+
+  Event upload_inputs(std::span<const MicroBatch> batches) {
+    Stream& s = device.upload();
+    device.wait(s, inputs_released);
+    for (size_t a = 0; a < batches.size(); ++a) {
+      const MicroBatch& b = batches[a];
+      const MicroBuffers& m = micro[a];
+      auto up = [&](float* dst, const float* src, int64_t n) { device.copy(s, dst, src, n * 4, CopyKind::kUpload, "upload inputs"); };
+      up(m.latent, b.latent, latent_count(b.shape, network.in_channels));
+      up(m.timesteps, b.timesteps, b.shape.batch);
+      up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
+      if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
+    }
+    return device.record(s);
+  }
+
+  void forward(std::span<const MicroBatch> batches, bool keep) {
+    Stream& c = device.compute();
+    device.set_phase("inputs");
+    const Event inputs = upload_inputs(batches);
+    load(embedding, 0, true);
+    load_layer(0, false);
+    device.wait(c, inputs);
+    device.wait(c, embedding.ready);
+    device.set_phase("forward embedding");
+    for (size_t a = 0; a < batches.size(); ++a) {
+      MicroBuffers& m = micro[a];
+      network.embedding->forward(call(embedding, batches[a].shape), m.latent, m.timesteps, m.text, m.stash[0], m.context, m.time,
+                                 m.modulation, m.embedding_saved);
+    }
+    for (int l = 0; l < layers; ++l) {
+      device.set_phase(fmt::format("forward {}", l));
+      load_layer(l + 1, false);
+      Slot& slot = slot_of(l);
+      device.wait(c, slot.ready);
+      for (size_t a = 0; a < batches.size(); ++a) {
+        MicroBuffers& m = micro[a];
+        const size_t in = keep ? static_cast<size_t>(l) : static_cast<size_t>(l % 2), out = keep ? in + 1 : 1 - in;
+        network.layers[static_cast<size_t>(l)]->forward(call(slot, batches[a].shape), {m.context, m.modulation, nullptr, nullptr},
+                                                        m.stash[in], m.stash[out], nullptr);
+      }
+      slot.released = device.record(c);
+    }
+    device.set_phase("head");
+    load(head, layers + 1, true);
+    device.wait(c, head.ready);
+  }
+
+  const float* last_tokens(const MicroBuffers& m, bool kept) const { return m.stash[static_cast<size_t>(kept ? layers : layers % 2)]; }
+
+  Event predict(const MicroBatch& batch, float* out, double* loss) {
+    forward({&batch, 1}, false);
+    Stream &c = device.compute(), &d = device.download();
+    MicroBuffers& m = micro[0];
+    network.head->forward(call(head, batch.shape), last_tokens(m, false), m.time, m.output, head_saved);
+    const int64_t n = latent_count(batch.shape, network.out_channels);
+    if (loss) mse_loss(c, loss_device, dout, m.output, m.target, batch.shape.batch, n / batch.shape.batch, 1.0f);
+    release_residents();
+    device.wait(d, inputs_released);
+    if (out) device.copy(d, out, m.output, n * 4, CopyKind::kDownload, "download output");
+    if (loss) device.copy(d, loss, loss_device, 8, CopyKind::kDownload, "download loss");
+    return device.record(d);
+  }
+
+  // A pass is over: inputs, embedding and head may be overwritten.
+  void release_residents() { inputs_released = embedding.released = head.released = device.record(device.compute()); }
+
+  // ---- backward ----------------------------------------------------------------------------------------------------
+
+  void clear_gradient(int index) { fill_zero(device.compute(), gradient, module(index).layout().elements * 4); }
+
+  // The sums of a module leave in the gradient codec.
+  void send_gradient(int index) {
+    Stream &c = device.compute(), &d = device.download();
+    const int64_t n = module(index).layout().elements;
+    const DType dtype = store.options().gradients;
+    void* host = store.module(index).gradient;
+    Event done;
+    if (device.shares_host_memory()) {
+      cast_operand(c, host, gradient, n, dtype);
+      done = device.record(c);
+    } else {
+      const auto k = static_cast<size_t>(std::exchange(staging_next, 1 - staging_next));
+      device.wait(c, staging_free[k]);
+      cast_operand(c, staging[k], gradient, n, dtype);
+      device.wait(d, device.record(c));
+      device.copy(d, host, staging[k], n * dtype_bytes(dtype), CopyKind::kDownload, "download gradient");
+      done = staging_free[k] = device.record(d);
+    }
+    if (hooks.gradient_ready) hooks.gradient_ready(index, done);
+  }
+
+  void head_and_loss(std::span<const MicroBatch> batches) {
+    Stream& c = device.compute();
+    clear_gradient(layers + 1);
+    for (size_t a = 0; a < batches.size(); ++a) {
+      const BatchShape& s = batches[a].shape;
+      MicroBuffers& m = micro[a];
+      const int64_t d = network.width;
+      fill_zero(c, m.dcontext, s.batch * s.context_rows * d * 4);
+      fill_zero(c, m.dtime, s.batch * d * 4);
+      fill_zero(c, m.dmodulation, s.batch * 6 * d * 4);
+      network.head->forward(call(head, s), last_tokens(m, true), m.time, m.output, head_saved);
+      mse_loss(c, loss_device + a, dout, m.output, m.target, s.batch, latent_count(s, network.out_channels) / s.batch,
+               1.0f / static_cast<float>(batches.size()));
+      network.head->backward(call(head, s), last_tokens(m, true), m.time, head_saved, dout, m.dtokens, m.dtime, gradient);
+    }
+    Stream& down = device.download();
+    device.wait(down, device.record(c));
+    device.copy(down, losses.data(), loss_device, 8 * static_cast<int64_t>(batches.size()), CopyKind::kDownload, "download loss");
+    send_gradient(layers + 1);
+  }
+
+  void backward_layer(std::span<const MicroBatch> batches, int l) {
+    Stream& c = device.compute();
+    device.set_phase(fmt::format("backward {}", l));
+    load_layer(l, true);
+    load_layer(l - 1, true);
+    Slot& slot = slot_of(l);
+    device.wait(c, slot.ready);
+    clear_gradient(1 + l);
+    const Layer& layer = *network.layers[static_cast<size_t>(l)];
+    for (size_t a = 0; a < batches.size(); ++a) {
+      MicroBuffers& m = micro[a];
+      const LayerCall with = call(slot, batches[a].shape);
+      const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
+      layer.forward(with, conditioning, m.stash[static_cast<size_t>(l)], recomputed, saved);
+      layer.backward(with, conditioning, m.stash[static_cast<size_t>(l)], saved, m.dtokens, m.dtokens, gradient);
+    }
+    slot.released = device.record(c);
+    send_gradient(1 + l);
+  }
+
+  Event train(std::span<const MicroBatch> batches) {
+    MS_CHECK(options.training && !batches.empty() && batches.size() <= micro.size());
+    shapes.clear();
+    for (const auto& b : batches) shapes.push_back(b.shape);
+    forward(batches, true);
+    head_and_loss(batches);
+    for (int l = layers - 1; l >= 0; --l) backward_layer(batches, l);
+    device.set_phase("backward embedding");
+    clear_gradient(0);
+    for (size_t a = 0; a < batches.size(); ++a) {
+      MicroBuffers& m = micro[a];
+      network.embedding->backward(call(embedding, batches[a].shape), m.latent, m.text, m.embedding_saved, m.dtokens, m.dcontext,
+                                  m.dtime, m.dmodulation, m.dlatent, m.dtext, gradient);
+    }
+    send_gradient(0);
+    release_residents();
+    Stream& d = device.download();
+    device.wait(d, inputs_released);
+    return device.record(d);
+  }
+
+  Event download(std::initializer_list<std::tuple<float*, const float*, int64_t>> copies) {
+    Stream& d = device.download();
+    device.wait(d, device.record(device.compute()));
+    for (const auto& [dst, src, n] : copies)
+      if (dst) device.copy(d, dst, src, n * 4, CopyKind::kDownload, "download result");
+    return device.record(d);
+  }
+};
+
+Pipeline::Pipeline(Device& device, const Network& network, HostStore& store, PipelineOptions options, PipelineHooks hooks)
+    : impl_(std::make_unique<Impl>(device, network, store, std::move(options), std::move(hooks))) {}
+Pipeline::~Pipeline() = default;
+
+Event Pipeline::train(std::span<const MicroBatch> batches) { return impl_->train(batches); }
+const double* Pipeline::losses() const { return impl_->losses.data(); }
+Event Pipeline::predict(const MicroBatch& batch, float* out) { return impl_->predict(batch, out, nullptr); }
+Event Pipeline::evaluate(const MicroBatch& batch, double* loss) { return impl_->predict(batch, nullptr, loss); }
+int64_t Pipeline::weight_uploads() const { return impl_->uploads; }
+
+void Pipeline::invalidate_weights() {
+  for (auto& s : impl_->slots) s.module = -1;
+  impl_->embedding.module = impl_->head.module = -1;
+}
+
+Event Pipeline::read_output(int microbatch, float* out) {
+  const auto a = static_cast<size_t>(microbatch);
+  return impl_->download({{out, impl_->micro[a].output, impl_->latent_count(impl_->shapes[a], impl_->network.out_channels)}});
+}
+
+Event Pipeline::read_input_gradients(int microbatch, float* dlatent, float* dtext) {
+  const auto a = static_cast<size_t>(microbatch);
+  const BatchShape& s = impl_->shapes[a];
+  const MicroBuffers& m = impl_->micro[a];
+  return impl_->download({{dlatent, m.dlatent, impl_->latent_count(s, impl_->network.in_channels)},
+                          {dtext, m.dtext, s.batch * s.context_rows * impl_->network.text_width}});
+}
+
+}  // namespace megaslide

@@ -1,0 +1,78 @@
+// Runs a network from a HostStore on a Device: forward, or forward, loss and backward. The one schedule of training,
+// sampling and planning (architecture.md "A training step", spec engine.md §2).
+//
+//   forward   for each layer l: [before_upload(l)] → upload into slot l mod S → all microbatches; inputs are stashed
+//   backward  for each layer l, last first: upload (unless still in its slot) → recompute, differentiate all
+//             microbatches → gradients leave over the download stream → gradient_ready(l)
+//
+// Everything is issued without waiting; order between the streams is by events alone.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "model/layer.h"
+#include "stream/host_store.h"
+
+namespace megaslide {
+
+// Host tensors of one microbatch, fp32. They must stay until the step's last event has passed.
+struct MicroBatch {
+  BatchShape shape;
+  const float* latent = nullptr;     // (B, Cin, T, h, w), what the network is given (noisy)
+  const float* timesteps = nullptr;  // (B), 0..1000
+  const float* text = nullptr;       // (B, S, text_dim), zero rows past the prompt
+  const float* target = nullptr;     // (B, Cout, T, h, w), the velocity; training only
+};
+
+struct PipelineOptions {
+  DType compute_dtype = DType::kBF16;
+  bool training = false;
+  int slots = 2;                    // S ≥ 2; a layer still in its slot is not uploaded again
+  std::vector<BatchShape> shapes;   // every shape that will be run: buffers fit the largest
+  int max_microbatches = 1;
+  bool input_gradients = false;     // also dlatent and dtext (probe)
+};
+
+struct PipelineHooks {
+  // Queues what must happen before module's weights may be uploaded (its optimizer); the upload waits for the event.
+  std::function<Event(int module)> before_upload;
+  // The module's gradients are whole in host memory once `event` has passed.
+  std::function<void(int module, const Event& event)> gradient_ready;
+};
+
+class Pipeline {
+ public:
+  Pipeline(Device& device, const Network& network, HostStore& store, PipelineOptions options, PipelineHooks hooks = {});
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Issues forward, loss and backward of a step. The loss is the mean over all elements of all microbatches, gradients
+  // are those of that mean. Returns the event after which `losses()` holds.
+  Event train(std::span<const MicroBatch> batches);
+  const double* losses() const;  // of each microbatch of the last train(), its own mean
+
+  // Issues a forward pass; `out` (B, Cout, T, h, w) in host memory holds the velocity once the event has passed.
+  Event predict(const MicroBatch& batch, float* out);
+  // As predict(), and the mean squared error against batch.target; the loss is read through `loss`.
+  Event evaluate(const MicroBatch& batch, double* loss);
+
+  // The weights in host memory have changed: slots and resident modules are uploaded anew at the next use.
+  void invalidate_weights();
+
+  // Downloads of the last train() for probes; host memory of the caller. dlatent, dtext as in MicroBatch.
+  Event read_output(int microbatch, float* out);
+  Event read_input_gradients(int microbatch, float* dlatent, float* dtext);
+
+  // Bytes uploaded as weights since construction: two uploads a step and no more.
+  int64_t weight_uploads() const;  // number of layer uploads
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace megaslide

@@ -1,0 +1,50 @@
+#include "train/flops.h"
+
+#include <algorithm>
+
+namespace megaslide {
+namespace {
+
+// Keys that one query attends to in self-attention.
+double keys_per_query(const ModelConfig& c, int64_t layer, const BatchShape& s) {
+  const double all = static_cast<double>(s.tokens());
+  auto within = [&](const std::array<int64_t, 3>& extent) {
+    return static_cast<double>(std::min(extent[0], s.frames) * std::min(extent[1], s.height) * std::min(extent[2], s.width));
+  };
+  switch (c.attention.of_layer(layer)) {
+    case AttentionKind::kDense:
+    case AttentionKind::kDenseMaterialised: return all;
+    case AttentionKind::kWindow: return within(c.attention.window);
+    case AttentionKind::kDsa: return within(c.attention.dsa.kernel);
+  }
+  return all;
+}
+
+double offset_outputs(const DsaConfig& d) {
+  const auto g = static_cast<double>(d.groups);
+  switch (d.mode) {
+    case DsaMode::kFull: return 3 * g * static_cast<double>(d.kernel[0] * d.kernel[1] * d.kernel[2]);
+    case DsaMode::kSlice: return 2 * g * static_cast<double>(d.kernel[0]);
+    case DsaMode::kRigid: return 3 * g;
+  }
+  return 0;
+}
+
+}  // namespace
+
+double forward_flops(const ModelConfig& c, const BatchShape& s) {
+  const auto d = static_cast<double>(c.dim), f = static_cast<double>(c.ffn_dim), text = static_cast<double>(c.text_dim);
+  const auto rows = static_cast<double>(s.rows()), batch = static_cast<double>(s.batch);
+  const double context = batch * static_cast<double>(s.context_rows);
+  double flops = 2 * rows * 4 * static_cast<double>(c.in_channels + c.out_channels) * d;
+  flops += 2 * context * (text * d + d * d);
+  flops += 2 * batch * (static_cast<double>(c.freq_dim) * d + d * d + 6 * d * d);
+  for (int64_t l = 0; l < c.layers; ++l) {
+    flops += 2 * rows * (6 * d * d + 2 * d * f) + 2 * context * 2 * d * d;
+    flops += 4 * d * rows * (keys_per_query(c, l, s) + static_cast<double>(s.context_rows));
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * (54 * d + 2 * d * offset_outputs(c.attention.dsa));
+  }
+  return flops;
+}
+
+}  // namespace megaslide

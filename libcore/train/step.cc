@@ -1,0 +1,107 @@
+#include "train/step.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/adamw/adamw.h"
+
+namespace megaslide {
+
+TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, PipelineOptions pipeline, OptimizerOptions optimizer,
+                     int64_t updates)
+    : device_(device), store_(store), optimizer_(optimizer), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
+      squared_norms_(static_cast<size_t>(store.modules()), 0) {
+  pipeline.training = true;
+  pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline),
+                                         PipelineHooks{[this](int m) { return update(m); },
+                                                       [this](int m, const Event& e) { gradient_ready(m, e); }});
+}
+
+TrainStep::~TrainStep() = default;
+
+void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate) {
+  learning_rate_ = learning_rate;
+  microbatches_ = batches.size();
+  pipeline_->invalidate_weights();
+  backward_done_ = pipeline_->train(batches);
+  norms_done_ = device_.record(device_.host());
+}
+
+void TrainStep::gradient_ready(int module, const Event& event) {
+  Stream& host = device_.host();
+  device_.wait(host, event);
+  const ModuleState& s = store_.module(module);
+  const int64_t n = s.module->layout().elements;
+  const DType dtype = store_.options().gradients;
+  host.enqueue("gradient norm", {KernelClass::kHost, 2.0 * static_cast<double>(n), static_cast<double>(n * dtype_bytes(dtype))},
+               [this, &host, module, n, dtype, gradient = s.gradient] {
+                 squared_norms_[static_cast<size_t>(module)] = squared_norm(host.pool(), gradient, dtype, n);
+               });
+}
+
+StepResult TrainStep::finish() {
+  device_.synchronize(backward_done_);
+  device_.synchronize(norms_done_);
+  StepResult r;
+  for (size_t a = 0; a < microbatches_; ++a) r.loss += pipeline_->losses()[a];
+  r.loss /= static_cast<double>(microbatches_);
+  double sum = 0;
+  for (const double s : squared_norms_) sum += s;
+  r.grad_norm = std::sqrt(sum);
+  if (!std::isfinite(r.grad_norm) || !std::isfinite(r.loss)) {
+    r.skipped = true;
+    return r;
+  }
+  const double max_norm = optimizer_.max_grad_norm;
+  clip_ = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (r.grad_norm + 1e-6))) : 1.0f;
+  r.clipped = clip_ < 1;
+  ++updates_;
+  pending_rate_ = learning_rate_;
+  std::fill(due_.begin(), due_.end(), true);
+  return r;
+}
+
+Event TrainStep::update(int module) {
+  if (!due_[static_cast<size_t>(module)]) return {};
+  due_[static_cast<size_t>(module)] = false;
+  Stream& host = device_.host();
+  ModuleState& s = store_.module(module);
+  const int64_t n = s.module->layout().elements;
+  const double gradient_bytes = static_cast<double>(dtype_bytes(store_.options().gradients));
+  // Read and write masters and moments, read the gradient; the bf16 weight is written (split: it is the master's half).
+  const double bytes = (24 + gradient_bytes + (s.master && s.weights != s.master ? 2 : 0)) * static_cast<double>(n);
+  AdamWStep step;
+  step.beta1 = static_cast<float>(optimizer_.beta1);
+  step.beta2 = static_cast<float>(optimizer_.beta2);
+  step.eps = static_cast<float>(optimizer_.eps);
+  step.step = updates_;
+  step.clip = clip_;
+  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, rate = pending_rate_] {
+    const auto& params = s.module->params();
+    const ParamLayout& layout = s.module->layout();
+    for (size_t i = 0; i < params.size(); ++i) {
+      AdamWStep p = step;
+      p.learning_rate = static_cast<float>(rate * params[i].learning_rate_scale);
+      p.weight_decay = static_cast<float>(params[i].decay ? optimizer_.weight_decay : 0.0);
+      const int64_t at = layout.offset[i], count = element_count(params[i].shape);
+      const DType dtype = store_.options().gradients;
+      const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);
+      auto* w = s.weights == s.master ? nullptr : static_cast<bf16*>(s.weights) + at;
+      if (s.remainder) adamw_update_split(host.pool(), w, s.remainder + at, s.exp_avg + at, s.exp_avg_sq + at, g, dtype, count, p);
+      else adamw_update_fp32(host.pool(), s.master + at, w, s.exp_avg + at, s.exp_avg_sq + at, g, dtype, count, p);
+    }
+  });
+  return device_.record(host);
+}
+
+void TrainStep::drain() {
+  Event last;
+  for (int m = 0; m < store_.modules(); ++m) {
+    const Event e = update(m);
+    if (e.state()) last = e;
+  }
+  device_.synchronize(last);
+  pipeline_->invalidate_weights();
+}
+
+}  // namespace megaslide

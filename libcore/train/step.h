@@ -1,0 +1,62 @@
+// One training step: the pipeline's forward and backward, the exact global norm, and the optimizer of layer l under the
+// next step's forward, just ahead of its upload (spec engine.md §2).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "stream/pipeline.h"
+
+namespace megaslide {
+
+struct OptimizerOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  double max_grad_norm = 1.0;  // 0: no clipping; the norm is still computed
+};
+
+struct StepResult {
+  double loss = 0;       // mean over microbatches
+  double grad_norm = 0;  // before clipping
+  bool clipped = false;
+  bool skipped = false;  // loss or gradients were not finite: the state is untouched
+};
+
+class TrainStep {
+ public:
+  // `updates` counts optimizer updates already in the store (Adam's step number).
+  TrainStep(Device& device, const Network& network, HostStore& store, PipelineOptions pipeline, OptimizerOptions optimizer,
+            int64_t updates);
+  ~TrainStep();
+
+  // Issues a step whose update will use `learning_rate`. The previous update runs under this forward. The batches'
+  // memory must stay until finish() returns.
+  void begin(std::span<const MicroBatch> batches, double learning_rate);
+  // Waits for the gradients and decides: the update is due now, and runs under the next begin() or in drain().
+  StepResult finish();
+  // Runs a due update now. Before anything that reads the store: checkpoint, validation, sampling, the end.
+  void drain();
+
+  int64_t updates() const { return updates_; }
+  Pipeline& pipeline() { return *pipeline_; }
+  // Squared gradient norms by module of the last step.
+  const std::vector<double>& squared_norms() const { return squared_norms_; }
+
+ private:
+  Event update(int module);
+  void gradient_ready(int module, const Event& event);
+
+  Device& device_;
+  HostStore& store_;
+  OptimizerOptions optimizer_;
+  std::unique_ptr<Pipeline> pipeline_;
+  int64_t updates_;
+  double learning_rate_ = 0, pending_rate_ = 0;
+  float clip_ = 1;
+  size_t microbatches_ = 0;
+  std::vector<bool> due_;
+  std::vector<double> squared_norms_;
+  Event norms_done_, backward_done_;
+};
+
+}  // namespace megaslide

@@ -1,0 +1,187 @@
+#include "device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <thread>
+
+#include "base/error.h"
+#include "device/arena.h"
+
+namespace megaslide {
+namespace {
+
+TEST(Arena, FirstFitReusesHolesAndCountsThePeak) {
+  Arena a(0);
+  const int64_t x = a.allocate(1, "x", MemoryCategory::kOther), y = a.allocate(300, "y", MemoryCategory::kWeights);
+  EXPECT_EQ(x, 0);
+  EXPECT_EQ(y, 256);
+  EXPECT_EQ(a.report().peak, 256 + 512);
+  a.release(x);
+  EXPECT_EQ(a.allocate(512, "z", MemoryCategory::kOther), 768) << "a hole that is too small stays";
+  EXPECT_EQ(a.allocate(200, "w", MemoryCategory::kOther), 0);
+  EXPECT_EQ(a.report().peak, 256 + 512 + 512);
+  EXPECT_EQ(a.report().peak_by_category[static_cast<size_t>(MemoryCategory::kWeights)], 512);
+}
+
+TEST(Arena, BudgetRefusesWithALedger) {
+  Arena a(1024);
+  a.allocate(512, "weights of layer 1", MemoryCategory::kWeights);
+  try {
+    a.allocate(513, "workspace", MemoryCategory::kWorkspace);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kNo);
+    EXPECT_NE(std::string(e.what()).find("weights of layer 1"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("remedy"), std::string::npos);
+  }
+  EXPECT_EQ(a.allocate(512, "fits", MemoryCategory::kOther), 512) << "a refusal changes nothing";
+}
+
+// A pipeline of two streams: each item is produced on one and consumed on the other, the slot is reused. Any missing
+// order shows up in the sum.
+int64_t produce_and_consume(const CpuDeviceOptions& options) {
+  auto d = make_cpu_device(options);
+  int64_t slot[2] = {0, 0}, sum = 0;
+  Event ready[2], free_slot[2];
+  for (int64_t i = 1; i <= 200; ++i) {
+    const size_t k = static_cast<size_t>(i % 2);
+    d->wait(d->upload(), free_slot[k]);
+    d->upload().enqueue("produce", {}, [&slot, k, i] { slot[k] = i; });
+    ready[k] = d->record(d->upload());
+    d->wait(d->compute(), ready[k]);
+    d->compute().enqueue("consume", {}, [&slot, &sum, k, i] { sum += slot[k] * i; });
+    free_slot[k] = d->record(d->compute());
+  }
+  d->synchronize();
+  return sum;
+}
+
+TEST(CpuDevice, EventsOrderStreams) {
+  const int64_t expected = 200 * 201 * 401 / 6;
+  EXPECT_EQ(produce_and_consume({.threads = 2}), expected);
+  EXPECT_EQ(produce_and_consume({.threads = 2, .async = false}), expected);
+  EXPECT_EQ(produce_and_consume({.threads = 2, .jitter = 3e-4}), expected);
+}
+
+TEST(CpuDevice, AMissingEdgeIsSeenUnderJitter) {
+  // The same exchange without the event between the streams: with delays the consumer must now and then come first.
+  auto d = make_cpu_device({.threads = 1, .jitter = 2e-3});
+  int late = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::atomic<int> slot{0};
+    int seen = -1;
+    d->upload().enqueue("produce", {}, [&] { slot = 1; });
+    d->compute().enqueue("consume", {}, [&] { seen = slot; });
+    d->synchronize();
+    late += seen == 0;
+  }
+  EXPECT_GT(late, 0);
+}
+
+TEST(CpuDevice, FailureStopsTheStreamsAndNamesItsPlace) {
+  auto d = make_cpu_device({.threads = 1});
+  bool ran = false;
+  d->set_phase("backward 3");
+  d->download().enqueue("download gradient", {}, [] { throw Error("disk full"); });
+  const Event e = d->record(d->download());
+  d->wait(d->compute(), e);
+  d->compute().enqueue("next", {}, [&] { ran = true; });
+  try {
+    d->synchronize();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "backward 3: download gradient: disk full");
+  }
+  EXPECT_FALSE(ran) << "work behind a failure is dropped";
+}
+
+TEST(CpuDevice, WatchdogTellsWhatStreamsWaitFor) {
+  auto d = make_cpu_device({.threads = 1, .stall_timeout = 0.6});
+  std::atomic<bool> go{false};
+  d->set_phase("forward 7");
+  d->compute().enqueue("stuck kernel", {}, [&] {
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  try {
+    d->synchronize();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("stuck kernel in forward 7"), std::string::npos) << error.what();
+  }
+  go = true;
+}
+
+TEST(CpuDevice, EmulatedLinkTakesItsTimeWithoutBurningTheProcessor) {
+  auto d = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated, .bandwidth = 20e6});
+  std::vector<std::byte> host(4 << 20, std::byte{7});
+  void* device = d->allocate(4 << 20, "x", MemoryCategory::kOther);
+  const std::clock_t cpu = std::clock();
+  const double begin = d->now();
+  d->copy(d->upload(), device, host.data(), 4 << 20, CopyKind::kUpload, "upload");
+  d->synchronize();
+  const double seconds = d->now() - begin, burnt = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC;
+  EXPECT_GE(seconds, 0.2);
+  EXPECT_LT(burnt, 0.15) << "the wait is a sleep";
+  EXPECT_EQ(std::memcmp(device, host.data(), host.size()), 0);
+}
+
+TEST(CpuDevice, WaitsAreAttributedToTheirSource) {
+  auto d = make_cpu_device({.threads = 1, .trace = true});
+  d->upload().enqueue("slow upload", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
+  d->wait(d->compute(), d->record(d->upload()));
+  d->compute().enqueue("kernel", {KernelClass::kGemm, 100, 0}, [] {});
+  d->synchronize();
+  const StreamTimes t = d->take_times();
+  EXPECT_GE(t.compute_waits[static_cast<size_t>(StreamKind::kUpload)], 0.05);
+  EXPECT_EQ(t.flops, 100);
+  const auto trace = d->take_trace();
+  ASSERT_EQ(trace.size(), 2u);
+  EXPECT_STREQ(trace[0].name, "slow upload");
+  const std::string json = trace_json(trace, d->phases(), "test \"run\"");
+  EXPECT_NE(json.find("\\\"run\\\""), std::string::npos);
+}
+
+TEST(SimDevice, OverlapAndContentionByTheClock) {
+  SimDeviceOptions o;
+  o.rates.gemm = 1e9;
+  o.link = LinkKind::kEmulated;
+  o.bandwidth = 1e9;
+  for (const bool async : {true, false}) {
+    o.async = async;
+    auto d = make_sim_device(o);
+    for (int i = 0; i < 10; ++i) {
+      d->copy(d->upload(), nullptr, nullptr, 1000000000, CopyKind::kUpload, "upload");
+      d->wait(d->compute(), d->record(d->upload()));
+      d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+    }
+    d->synchronize();
+    EXPECT_DOUBLE_EQ(d->now(), async ? 11 : 20);
+  }
+  o.rates.unified = true;
+  o.rates.optimizer_bytes = 1e9;
+  o.async = true;
+  auto d = make_sim_device(o);
+  d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+  d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 1e9}, nullptr);
+  d->synchronize();
+  EXPECT_DOUBLE_EQ(d->now(), 2) << "one processor does one thing at a time";
+}
+
+TEST(SimDevice, SameArenaAsCpu) {
+  auto sim = make_sim_device({});
+  auto cpu = make_cpu_device({.threads = 1});
+  for (Device* d : {sim.get(), cpu.get()}) {
+    void* a = d->allocate(1000, "a", MemoryCategory::kOther);
+    d->allocate(5000, "b", MemoryCategory::kOther);
+    d->release(a);
+    d->allocate(100, "c", MemoryCategory::kOther);
+  }
+  EXPECT_EQ(sim->memory().peak, cpu->memory().peak);
+}
+
+}  // namespace
+}  // namespace megaslide
