@@ -20,17 +20,18 @@ ProgressSink set_progress_sink(ProgressSink s) {
 
 void RateEstimator::add(double seconds, double done) {
   const double dt = seconds - seconds_, dn = done - done_;
-  if (dt < 0 || dn < 0) weight_ = weighted_ = 0;
+  if (dt < 0 || dn < 0) weight_ = weighted_ = pending_ = 0;
   seconds_ = seconds;
   done_ = done;
   if (dt <= 0 || dn < 0) {
     // Work that took no measurable time still counts towards the next interval.
-    if (dt == 0 && dn > 0) weighted_ += dn;
+    if (dt == 0 && dn > 0) pending_ += dn;
     return;
   }
   const double keep = std::exp(-dt / window_);
   weight_ = weight_ * keep + dt;
-  weighted_ = weighted_ * keep + dn;
+  weighted_ = weighted_ * keep + dn + pending_;
+  pending_ = 0;
 }
 
 double RateEstimator::rate() const { return weight_ > 0 ? weighted_ / weight_ : 0; }

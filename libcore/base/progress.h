@@ -40,6 +40,7 @@ class RateEstimator {
   double window_;
   double seconds_ = 0, done_ = 0;     // the last pair
   double weight_ = 0, weighted_ = 0;  // decayed sums of seconds and of units
+  double pending_ = 0;                // units of the next interval
 };
 
 // One piece of long work:

@@ -31,6 +31,7 @@ class SafetensorsFile {
   const std::vector<TensorInfo>& tensors() const;  // ascending by offset
   const std::map<std::string, std::string>& metadata() const;
   int64_t header_bytes() const;                    // N + 8: where the data buffer starts
+  int64_t file_bytes() const;
   const TensorInfo* find(const std::string& name) const;
   TensorView view(const TensorInfo& info) const;
   TensorView view(const std::string& name) const;  // throws Error when absent, with near names
@@ -87,6 +88,9 @@ class SafetensorsWriter {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The format's order: dtype descending, then name ascending.
+void sort_safetensors_entries(std::vector<SafetensorsEntry>& entries);
 
 // Sorts by (dtype descending, name ascending), writes atomically (temporary, fsync, rename).
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, TensorView>>& tensors,

@@ -1,0 +1,185 @@
+#include "io/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+
+#include "base/atomic_file.h"
+#include "base/json_cursor.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "config/nearest.h"
+#include "io/foreign_file.h"
+#include "io/safetensors_header.h"
+
+namespace megaslide {
+
+struct SafetensorsFile::Impl {
+  std::string path;
+  const std::byte* map = nullptr;
+  size_t bytes = 0;
+  int64_t data = 0;  // where the data buffer starts
+  SafetensorsHeader header;
+  std::unordered_map<std::string_view, size_t> by_name;
+  ~Impl() {
+    if (map) ::munmap(const_cast<std::byte*>(map), bytes);
+  }
+};
+
+namespace {
+
+// What the user may have meant when this is no safetensors file.
+[[noreturn]] void reject_file(const std::string& path, std::string_view head, const std::string& why) {
+  const ForeignFile foreign = identify_foreign_file(path, head);
+  if (foreign.what.empty()) throw Error(fmt::format("{}: not a safetensors file: {}", path, why), "download or copy it again");
+  throw Error(fmt::format("{}: not a safetensors file but {} ({})", path, foreign.what, why), foreign.remedy);
+}
+
+std::pair<const std::byte*, size_t> map_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw system_error("open", path, errno, errno == ENOENT ? "check the name" : "");
+  struct Close {
+    int fd;
+    ~Close() { ::close(fd); }
+  } close_at_end{fd};
+  struct stat status;
+  if (::fstat(fd, &status) != 0) throw system_error("read", path, errno);
+  if (S_ISDIR(status.st_mode)) throw Error(fmt::format("{}: a folder where a safetensors file is expected", path));
+  if (!S_ISREG(status.st_mode)) throw Error(fmt::format("{}: not a regular file", path), "copy it to a file first");
+  const auto bytes = static_cast<size_t>(status.st_size);
+  if (bytes < 8) {
+    std::string head(bytes, '\0');
+    const ssize_t n = ::pread(fd, head.data(), bytes, 0);
+    head.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    reject_file(path, head, fmt::format("its {} bytes are too short for the 8-byte header length", bytes));
+  }
+  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (map == MAP_FAILED) throw system_error("map", path, errno);
+  return {static_cast<const std::byte*>(map), bytes};
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::string& path) {
+  auto impl = std::make_shared<Impl>();
+  impl->path = path;
+  std::tie(impl->map, impl->bytes) = map_file(path);
+  const std::string_view text(reinterpret_cast<const char*>(impl->map), impl->bytes);
+  uint64_t length = 0;
+  for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(text[i]);
+  const std::string_view head = text.substr(0, 512);
+  if (length > kMaxSafetensorsHeader)
+    reject_file(path, head, fmt::format("header length {} is larger than the format's {} bytes", length, kMaxSafetensorsHeader));
+  if (length > impl->bytes - 8)
+    reject_file(path, head, fmt::format("its header of {} bytes would end past the file's {}", length, impl->bytes));
+  impl->data = static_cast<int64_t>(length) + 8;
+  try {
+    impl->header = parse_safetensors_header(text.substr(8, length), impl->bytes - 8 - length, path);
+  } catch (const Error& e) {
+    if (!e.remedy().empty()) throw;
+    throw Error(e.message(), "the file is damaged or was not written as safetensors: download or write it again");
+  }
+  for (size_t i = 0; i < impl->header.tensors.size(); ++i) impl->by_name[impl->header.tensors[i].name] = i;
+  for (const std::string& w : impl->header.warnings) log_warning("{}: {}", path, w);
+  SafetensorsFile file;
+  file.impl_ = std::move(impl);
+  return file;
+}
+
+const std::string& SafetensorsFile::path() const { return impl_->path; }
+const std::vector<TensorInfo>& SafetensorsFile::tensors() const { return impl_->header.tensors; }
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const { return impl_->header.metadata; }
+int64_t SafetensorsFile::header_bytes() const { return impl_->data; }
+int64_t SafetensorsFile::file_bytes() const { return static_cast<int64_t>(impl_->bytes); }
+
+const TensorInfo* SafetensorsFile::find(const std::string& name) const {
+  const auto it = impl_->by_name.find(name);
+  return it == impl_->by_name.end() ? nullptr : &impl_->header.tensors[it->second];
+}
+
+TensorView SafetensorsFile::view(const TensorInfo& info) const {
+  return {info.dtype, info.shape, impl_->map + impl_->data + info.begin};
+}
+
+TensorView SafetensorsFile::view(const std::string& name) const {
+  if (const TensorInfo* info = find(name)) return view(*info);
+  std::vector<std::string> names;
+  for (const auto& t : tensors()) names.push_back(t.name);
+  const std::string near = nearest_name(name, names);
+  throw Error(fmt::format("{}: holds no tensor {}{}", path(), quote_for_message(name),
+                          near.empty() ? "" : "; did you mean " + quote_for_message(near) + "?"));
+}
+
+void SafetensorsFile::drop_pages(const TensorInfo& info) const {
+  // Whole pages only at the ends: a neighbour's page that is dropped too is simply read again.
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const int64_t begin = (impl_->data + info.begin) / page * page, end = impl_->data + info.end;
+  if (end > begin) ::madvise(const_cast<std::byte*>(impl_->map) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+}
+
+struct SafetensorsWriter::Impl {
+  std::vector<SafetensorsEntry> entries;
+  FileWriter file;
+  Sha256 hash;
+  int64_t total = 0;  // of the whole file
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries,
+                                     const std::map<std::string, std::string>& metadata, int64_t alignment)
+    : impl_(std::make_unique<Impl>()) {
+  MS_CHECK(alignment >= 8 && alignment % 8 == 0);
+  const std::string header = make_safetensors_header(entries, metadata, alignment);
+  impl_->total = static_cast<int64_t>(header.size());
+  for (const auto& e : entries) impl_->total += element_count(e.shape) * dtype_bits(e.dtype) / 8;
+  impl_->entries = std::move(entries);
+  impl_->file = FileWriter(path, impl_->total);
+  write(std::as_bytes(std::span(header.data(), header.size())));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  MS_CHECK(impl_->file.written() + static_cast<int64_t>(bytes.size()) <= impl_->total, "{}: more bytes than its header says",
+           impl_->file.path());
+  impl_->hash.update(bytes);
+  impl_->file.write(bytes);
+}
+
+SafetensorsWriter::Result SafetensorsWriter::finish() {
+  MS_CHECK(impl_->file.written() == impl_->total, "{}: {} of {} bytes written", impl_->file.path(), impl_->file.written(), impl_->total);
+  impl_->file.sync();
+  impl_->file.close();
+  return {impl_->hash.hex(), impl_->total};
+}
+
+void sort_safetensors_entries(std::vector<SafetensorsEntry>& entries) {
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+  });
+}
+
+void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, TensorView>>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, const TensorView*> by_name;
+  for (const auto& [name, view] : tensors) {
+    MS_CHECK(by_name.emplace(name, &view).second, "tensor {} twice", name);
+    entries.push_back({name, view.dtype, view.shape});
+  }
+  sort_safetensors_entries(entries);
+  AtomicPath target(path);
+  SafetensorsWriter writer(target.temporary(), entries, metadata);
+  for (const auto& e : entries) {
+    const TensorView& v = *by_name.at(e.name);
+    writer.write({v.data, static_cast<size_t>(v.bytes())});
+  }
+  writer.finish();
+  target.commit();
+}
+
+}  // namespace megaslide
