@@ -21,8 +21,9 @@ double base_grid(Solver solver, SigmaGrid grid, int64_t k, int64_t steps, double
     case SigmaGrid::kDiffusers: break;
   }
   if (solver == Solver::kUniPC) return 1 + i * ((0.001 - 1) / n);
-  // The library keeps its smallest sigma as an fp32 number and spaces N points down to it, both ends included.
-  const double end = static_cast<float>(shift_sigma(0.001, shift));
+  // The library computes its smallest sigma in fp32 and spaces N points down to it, both ends included.
+  const auto s = static_cast<float>(shift);
+  const double end = s * 0.001f / (1 + (s - 1) * 0.001f);
   return steps == 1 ? 1 : 1 + i * ((end - 1) / (n - 1));
 }
 
