@@ -137,7 +137,7 @@ Axis make_axis(const std::vector<double>& values, bool log, std::optional<double
     const double pad = (high / 2 - low / 2) * 2 * margin;
     low -= pad, high += pad;
   }
-  constexpr double kMost = std::numeric_limits<double>::max() / 2;
+  constexpr double kMost = std::numeric_limits<double>::max();
   low = std::clamp(low, -kMost, kMost), high = std::clamp(high, -kMost, kMost);
   if (from && axis.usable(*from)) low = axis.scaled(*from);
   if (to && axis.usable(*to)) high = axis.scaled(*to);
@@ -411,7 +411,7 @@ std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis
     out += line_from(cx, cy, p.x, p.y, kGrid);
     const Point t = spot(i, 1 + 16 / radius);
     const std::string_view anchor = t.x > cx + 6 ? "start" : t.x < cx - 6 ? "end" : "middle";
-    const double y = t.y + (t.y < cy - radius * 0.6 ? -8 : 4);
+    const double y = t.y + (t.y < cy - radius * 0.95 ? -16 : t.y < cy - radius * 0.6 ? -8 : 4);
     out += text_at(t.x, y, axes[i].label, {.anchor = anchor, .color = kInk}) + text_at(t.x, y + 13, axes[i].note, {.size = 10, .anchor = anchor});
   }
   for (size_t k = 0; k < series.size(); ++k) {
