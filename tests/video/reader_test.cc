@@ -1,0 +1,208 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/video/video_testing.h"
+
+namespace megaslide {
+namespace {
+
+std::string message_of(const std::string& path) {
+  try {
+    read_all(path);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::array<int, 3> pixel(const Picture& p, int64_t x, int64_t y) {
+  const uint8_t* at = &p.rgb[static_cast<size_t>((y * p.width + x) * 3)];
+  return {at[0], at[1], at[2]};
+}
+
+bool near(std::array<int, 3> a, std::array<int, 3> b, int tolerance) {
+  for (size_t k = 0; k < 3; ++k)
+    if (std::abs(a[k] - b[k]) > tolerance) return false;
+  return true;
+}
+
+TEST(Reader, TurnsRotatedVideo) {
+  const WholeVideo v = read_all(test_data("video/rot90.mp4"));
+  EXPECT_EQ(v.pictures.size(), 25u);
+  EXPECT_EQ(v.info.width, 120);
+  EXPECT_EQ(v.info.height, 160);
+  EXPECT_EQ(v.info.rotation, 90);
+  const Picture& p = v.pictures[0];
+  // Corners: flat patches, so that 4:2:0 and the encoder change them by less than 40.
+  EXPECT_TRUE(near(pixel(p, 5, 5), {30, 30, 220}, 40)) << "top left is blue";
+  EXPECT_TRUE(near(pixel(p, 114, 5), {220, 30, 30}, 40)) << "top right is red";
+  EXPECT_TRUE(near(pixel(p, 5, 154), {220, 200, 30}, 40)) << "bottom left is yellow";
+  EXPECT_TRUE(near(pixel(p, 114, 154), {30, 200, 30}, 40)) << "bottom right is green";
+}
+
+TEST(Reader, KeepsTheTimesOfVariableRates) {
+  const WholeVideo v = read_all(test_data("video/vfr.mp4"));
+  EXPECT_EQ(stamps(v.pictures), range(0, 45));
+  EXPECT_NEAR(v.times[30], 1.0, 1e-3);
+  EXPECT_NEAR(v.times[44], 2.4, 1e-3);
+  EXPECT_NEAR(v.end, 2.4333, 1e-3);
+}
+
+TEST(Reader, RespectsEditLists) {
+  const WholeVideo v = read_all(test_data("video/editlist.mp4"));
+  EXPECT_EQ(stamps(v.pictures), range(5, 25));
+  EXPECT_EQ(v.times[0], 0);
+}
+
+TEST(Reader, PresentationOrder) {
+  EXPECT_EQ(stamps(read_all(test_data("video/bpyramid.mp4")).pictures), range(0, 49));
+  const WholeVideo avi = read_all(test_data("video/bframes.avi"));
+  EXPECT_EQ(stamps(avi.pictures), range(0, 30));
+  EXPECT_NEAR(avi.times[29], 29 / 25.0, 1e-6);
+  EXPECT_EQ(avi.info.declared_frames, 1000000);
+}
+
+TEST(Reader, OddSizesHaveNoGreenEdge) {
+  const WholeVideo v = read_all(test_data("video/odd.webm"));
+  ASSERT_EQ(v.pictures.size(), 17u);
+  EXPECT_EQ(v.info.width, 163);
+  EXPECT_EQ(v.info.height, 121);
+  const Picture& p = v.pictures[8];
+  // The last column and row continue their neighbours: the pictures are smooth there but for codec noise (< 24).
+  for (int64_t y = 30; y < 90; ++y) EXPECT_TRUE(near(pixel(p, 162, y), pixel(p, 160, y), 24)) << y;
+  for (int64_t x = 30; x < 130; ++x) EXPECT_TRUE(near(pixel(p, x, 120), pixel(p, x, 118), 24)) << x;
+}
+
+TEST(Reader, ColourFollowsTheTags) {
+  const std::array<std::array<int, 3>, 6> kWanted = {{{0, 0, 0}, {255, 255, 255}, {128, 128, 128}, {200, 20, 20}, {20, 180, 20}, {20, 20, 200}}};
+  for (const char* name : {"colour-full709", "colour-limited709", "colour-limited601"}) {
+    const WholeVideo v = read_all(test_data(std::string("video/") + name + ".mp4"));
+    const Picture& p = v.pictures.at(0);
+    for (size_t k = 0; k < 6; ++k) {
+      const int64_t x = static_cast<int64_t>(k) * p.width / 6 + p.width / 12;
+      const auto rgb = pixel(p, x, p.height / 2);
+      // 8-bit YUV steps of one give RGB steps of about two; 4 leaves room for two roundings.
+      EXPECT_TRUE(near(rgb, kWanted[k], 4)) << name << " patch " << k << ": " << rgb[0] << " " << rgb[1] << " " << rgb[2];
+    }
+  }
+}
+
+TEST(Reader, TenBitHdrIsNamed) {
+  const WholeVideo v = read_all(test_data("video/hdr10.mp4"));
+  ASSERT_EQ(v.pictures.size(), 9u);
+  EXPECT_EQ(v.info.transfer, "smpte2084");
+  ASSERT_EQ(v.warnings.size(), 1u);
+  EXPECT_NE(v.warnings[0].find("smpte2084"), std::string::npos);
+  const Picture& p = v.pictures[0];
+  const auto at = [&](int k) { return pixel(p, k * p.width / 6 + p.width / 12, p.height / 2); };
+  EXPECT_LT(at(0)[1], at(2)[1]);
+  EXPECT_LT(at(2)[1], at(1)[1]);
+  EXPECT_GT(at(3)[0], at(3)[1] + 40);  // red stays red
+}
+
+TEST(Reader, TruncatedFileGivesItsPicturesThenAnError) {
+  const auto reader = open_video(test_data("video/truncated.mp4"));
+  EXPECT_EQ(reader->info().declared_frames, 48);
+  std::vector<Picture> got;
+  Picture p;
+  double t = 0;
+  std::string message;
+  try {
+    while (reader->next(p, t)) got.push_back(p);
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  EXPECT_GE(got.size(), 24u);
+  EXPECT_LE(got.size(), 25u);
+  got.resize(24);
+  EXPECT_EQ(stamps(got), range(0, 24));
+  EXPECT_NE(message.find("48 declared"), std::string::npos) << message;
+}
+
+TEST(Reader, IgnoresAttachedPictures) {
+  const WholeVideo v = read_all(test_data("video/cover-first.mp4"));
+  EXPECT_EQ(stamps(v.pictures), range(0, 17));
+  EXPECT_EQ(v.info.width, 160);
+  EXPECT_NE(message_of(test_data("video/music.mp4")).find("no video stream (only an attached picture)"), std::string::npos);
+}
+
+TEST(Reader, LengthsComeFromDecoding) {
+  for (const char* name : {"live.webm", "fragmented.mp4"}) {
+    const WholeVideo v = read_all(test_data(std::string("video/") + name));
+    EXPECT_EQ(stamps(v.pictures), range(0, 21)) << name;
+    EXPECT_EQ(v.times[0], 0) << name;
+    EXPECT_NEAR(v.end, 1.3125, 1.5e-3) << name;  // WebM's clock is in milliseconds
+  }
+}
+
+TEST(Reader, JitterIsNoRate) {
+  const WholeVideo v = read_all(test_data("video/jitter.mkv"));
+  EXPECT_EQ(v.pictures.size(), 30u);
+  const double fps = 30 / v.end;
+  EXPECT_GT(fps, 29);
+  EXPECT_LT(fps, 31);
+  for (size_t i = 1; i < v.times.size(); ++i) EXPECT_GT(v.times[i], v.times[i - 1]);
+}
+
+TEST(Reader, GifDelays) {
+  const WholeVideo v = read_all(test_data("video/delays.gif"));
+  EXPECT_EQ(v.pictures.size(), 12u);
+  EXPECT_NEAR(v.end, 1.5, 1e-6);
+  const WholeVideo zero = read_all(test_data("video/zero-delay.gif"));
+  EXPECT_EQ(zero.pictures.size(), 12u);
+  EXPECT_NEAR(zero.end, 1.2, 1e-6);
+}
+
+TEST(Reader, NamesWhatIsNoVideo) {
+  const auto expect = [](const char* name, const char* part) {
+    const std::string m = message_of(test_data(std::string("video/bad-files/") + name));
+    EXPECT_NE(m.find(part), std::string::npos) << m;
+    EXPECT_NE(m.find(name), std::string::npos) << m;
+  };
+  expect("audio-only.mp4", "no video stream");
+  expect("no-moov.mp4", "index (moov) is missing");
+  expect("empty.mp4", "empty (0 bytes)");
+  expect("web-page.mp4", "HTML");
+  expect("lfs-pointer.mp4", "git lfs pull");
+  expect("noise.mp4", "not a known format");
+  EXPECT_EQ(read_all(test_data("video/bad-files/good.mp4")).pictures.size(), 17u);
+  EXPECT_NE(message_of(test_data("video/animated.webp")).find("animated WebP"), std::string::npos);
+  EXPECT_NE(message_of(test_data("video/bad-files/good.txt")).find("text"), std::string::npos);
+  EXPECT_NE(message_of(test_data("video/none.mp4")).find("no such file"), std::string::npos);
+  EXPECT_NE(message_of("/dev/null").find("not a regular file"), std::string::npos);
+}
+
+TEST(Reader, PlaylistsOpenNothingElse) {
+  // An ffconcat or HLS list under a video's name would make libav read other files.
+  const std::string path = testing::TempDir() + "list.mp4";
+  std::ofstream(path) << "ffconcat version 1.0\nfile '" << test_data("video/bpyramid.mp4") << "'\n";
+  EXPECT_NE(message_of(path).find("not a video: text"), std::string::npos);
+}
+
+TEST(Reader, EveryPrefixOfAFileEndsCleanly) {
+  std::ifstream in(test_data("video/bpyramid.mp4"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  const std::string path = testing::TempDir() + "prefix.mp4";
+  for (size_t n = 1; n < whole.size(); n += 397) {
+    std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<std::streamsize>(n));
+    EXPECT_NE(message_of(path), "no error") << n;
+  }
+}
+
+TEST(Reader, DamagedBytesEndCleanly) {
+  std::ifstream in(test_data("video/bpyramid.mp4"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  const std::string path = testing::TempDir() + "damaged.mp4";
+  for (size_t k = 0; k < 60; ++k) {
+    std::string bytes = whole;
+    for (size_t j = 0; j < 8; ++j) bytes[(k * 7919 + j * 104729) % bytes.size()] ^= static_cast<char>(1 << (k % 8));
+    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    message_of(path);  // any answer will do, but an answer
+  }
+}
+
+}  // namespace
+}  // namespace megaslide
