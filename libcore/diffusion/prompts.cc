@@ -103,7 +103,7 @@ std::vector<NamedPrompt> name_prompts(const std::vector<std::string>& prompts) {
   std::vector<NamedPrompt> named;
   for (const auto& p : prompts) {
     std::string stem = safe_name(p);
-    if (stem != p || owners[collision_key(stem)].size() > 1) stem += "~" + sha256_hex(p).substr(0, 8);
+    if (stem != p || owners[collision_key(stem)].size() > 1) stem += fmt::format("~{:.8}", sha256_hex(p));
     const int64_t repeat = repeats[p]++;
     named.push_back({p, repeat, fmt::format("{}-{}", stem, repeat)});
   }
