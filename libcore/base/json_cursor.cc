@@ -251,8 +251,6 @@ bool JsonCursor::next_is_integer() {
   return i == text_.size() || (text_[i] != '.' && text_[i] != 'e' && text_[i] != 'E');
 }
 
-bool JsonCursor::next_is_negative() { return peek() == '-'; }
-
 uint64_t JsonCursor::u64(const char* what) {
   space();
   const size_t start = at_;

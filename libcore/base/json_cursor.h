@@ -38,7 +38,6 @@ class JsonCursor {
   // First character of the next value, after white space; 0 at the end.
   char peek();
   bool next_is_integer();  // the number that comes next has neither fraction nor exponent
-  bool next_is_negative();
   size_t offset() const { return at_; }
   std::string where(size_t offset) const;  // "byte 17" or "3:7"
   const std::string& source() const { return source_; }

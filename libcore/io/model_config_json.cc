@@ -1,0 +1,105 @@
+#include "io/model_config_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/json.h"
+
+namespace megaslide {
+namespace {
+using nlohmann::json;
+
+constexpr AttentionKind kAttentionKinds[] = {AttentionKind::kDense, AttentionKind::kDenseMaterialised, AttentionKind::kWindow,
+                                             AttentionKind::kDsa};
+constexpr DsaMode kDsaModes[] = {DsaMode::kFull, DsaMode::kSlice, DsaMode::kRigid};
+constexpr CodecKind kCodecKinds[] = {CodecKind::kNone, CodecKind::kHaar};
+constexpr TextEncoderKind kTextEncoderKinds[] = {TextEncoderKind::kNone, TextEncoderKind::kHashedNgram};
+
+// Reads the name of one of `kinds`.
+template <class Kind, size_t N>
+void read_kind(JsonFields& f, const char* key, Kind& value, const Kind (&kinds)[N], const char* (*name)(Kind)) {
+  std::vector<std::string> names;
+  for (const Kind k : kinds) names.emplace_back(name(k));
+  size_t index = N;
+  f.read_choice(key, index, names);
+  if (index < N) value = kinds[index];
+}
+
+void merge(JsonFields& into, JsonFields& from, const char* prefix) {
+  for (const std::string& p : from.problems()) into.problem(std::string(prefix) + p);
+}
+
+void read_attention(JsonFields& parent, AttentionConfig& a) {
+  JsonFields f(parent.object("attention"), "");
+  read_kind(f, "kind", a.kind, kAttentionKinds, attention_kind_name);
+  f.read("window", a.window);
+  JsonFields d(f.object("dsa"), "");
+  d.read("kernel", a.dsa.kernel);
+  d.read("reach", a.dsa.reach);
+  d.read("groups", a.dsa.groups);
+  read_kind(d, "mode", a.dsa.mode, kDsaModes, dsa_mode_name);
+  merge(f, d, "dsa.");
+  if (f.find("per_layer")) {
+    for (const json& e : f.array("per_layer")) {
+      const json wrapped = {{"per_layer", e}};
+      JsonFields one(wrapped, "");
+      AttentionKind kind = a.kind;
+      read_kind(one, "per_layer", kind, kAttentionKinds, attention_kind_name);
+      merge(f, one, "");
+      a.per_layer.push_back(kind);
+    }
+  }
+  merge(parent, f, "attention.");
+}
+
+}  // namespace
+
+json model_config_to_json(const ModelConfig& c) {
+  const AttentionConfig& a = c.attention;
+  json attention = {{"kind", attention_kind_name(a.kind)},
+                    {"window", a.window},
+                    {"dsa", {{"kernel", a.dsa.kernel}, {"reach", a.dsa.reach}, {"mode", dsa_mode_name(a.dsa.mode)}, {"groups", a.dsa.groups}}}};
+  if (!a.per_layer.empty()) {
+    attention["per_layer"] = json::array();
+    for (const AttentionKind k : a.per_layer) attention["per_layer"].push_back(attention_kind_name(k));
+  }
+  return {{"name", c.name}, {"dim", c.dim}, {"heads", c.heads}, {"ffn_dim", c.ffn_dim}, {"layers", c.layers},
+          {"in_channels", c.in_channels}, {"out_channels", c.out_channels}, {"text_dim", c.text_dim}, {"text_len", c.text_len},
+          {"freq_dim", c.freq_dim}, {"eps", c.eps}, {"rope_max_seq_len", c.rope_max_seq_len}, {"attention", attention},
+          {"codec", codec_kind_name(c.codec)}, {"text_encoder", text_encoder_kind_name(c.text_encoder)},
+          {"num_frames", c.num_frames}, {"height", c.height}, {"width", c.width}, {"fps", c.fps}, {"steps", c.steps},
+          {"flow_shift", c.flow_shift}, {"guidance_scale", c.guidance_scale}};
+}
+
+ModelConfig model_config_from_json(const json& from, const std::string& source) {
+  ModelConfig c;
+  JsonFields f(from, source);
+  f.read("name", c.name);
+  f.read("dim", c.dim);
+  f.read("heads", c.heads);
+  f.read("ffn_dim", c.ffn_dim);
+  f.read("layers", c.layers);
+  f.read("in_channels", c.in_channels);
+  f.read("out_channels", c.out_channels);
+  f.read("text_dim", c.text_dim);
+  f.read("text_len", c.text_len);
+  f.read("freq_dim", c.freq_dim);
+  f.read("eps", c.eps);
+  f.read("rope_max_seq_len", c.rope_max_seq_len);
+  read_attention(f, c.attention);
+  read_kind(f, "codec", c.codec, kCodecKinds, codec_kind_name);
+  read_kind(f, "text_encoder", c.text_encoder, kTextEncoderKinds, text_encoder_kind_name);
+  f.read("num_frames", c.num_frames);
+  f.read("height", c.height);
+  f.read("width", c.width);
+  f.read("fps", c.fps);
+  f.read("steps", c.steps);
+  f.read("flow_shift", c.flow_shift);
+  f.read("guidance_scale", c.guidance_scale);
+  f.finish();
+  for (const std::string& e : model_config_errors(c)) f.problem(e);
+  f.finish();
+  return c;
+}
+
+}  // namespace megaslide
