@@ -1,0 +1,41 @@
+// Pixels to latents and back. One interface for the training-free Haar codec and for a learned VAE.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "config/model_config.h"
+#include "tensor/tensor.h"
+
+namespace megaslide {
+
+class VideoCodec {
+ public:
+  virtual ~VideoCodec() = default;
+
+  // Names the codec and its constants; latents of different identities must not be mixed (caches record it).
+  virtual std::string identity() const = 0;
+  virtual int64_t channels() const = 0;         // C
+  virtual int64_t spatial_stride() const = 0;   // s, pixels a latent cell
+  virtual int64_t temporal_stride() const = 0;  // r, frames a latent frame; the first frame has one of its own
+
+  // What an encoder returns: the distribution of the latent, and its mean normalised for the transformer.
+  struct Encoded {
+    HostTensor mean, logvar, normalised;  // each F32 [C, 1+(F-1)/r, H/s, W/s]
+  };
+  // `video`: F32 [3, F, H, W] in [-1, 1], F = r·k + 1, H and W multiples of s; a usage Error otherwise.
+  virtual Encoded encode_moments(ThreadPool& pool, const TensorView& video) const = 0;
+  HostTensor encode(ThreadPool& pool, const TensorView& video) const { return encode_moments(pool, video).normalised; }
+  // `latent`: F32 [C, T, h, w], normalised. Returns F32 [3, r·(T-1)+1, s·h, s·w], not clipped.
+  virtual HostTensor decode(ThreadPool& pool, const TensorView& latent) const = 0;
+};
+
+// The codec of a model. A usage Error where the model names none.
+std::unique_ptr<VideoCodec> make_codec(const ModelConfig& config);
+
+// Shape checks shared by codecs; usage Errors name the sizes that would do.
+void check_video_shape(const VideoCodec& codec, const TensorView& video);
+void check_latent_shape(const VideoCodec& codec, const TensorView& latent);
+
+}  // namespace megaslide
