@@ -8,7 +8,9 @@
 
 #include <openssl/evp.h>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace megaslide {
 
@@ -45,22 +47,44 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 
 std::string sha256_hex(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text.data(), text.size()))); }
 
-std::string sha256_file(const std::string& path) {
+namespace {
+
+// Hands the file's content to `use` in pieces.
+void read_in_pieces(const std::string& path, FunctionRef<void(std::span<const std::byte>)> use) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw system_error("open", path, errno);
   struct Close {
     int fd;
     ~Close() { ::close(fd); }
   } close_at_end{fd};
-  Sha256 hash;
   std::vector<std::byte> buffer(size_t{1} << 20);
   for (;;) {
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read", path, errno);
-    if (n == 0) return hash.hex();
-    hash.update({buffer.data(), static_cast<size_t>(n)});
+    if (n == 0) return;
+    use({buffer.data(), static_cast<size_t>(n)});
   }
+}
+
+}  // namespace
+
+std::string sha256_file(const std::string& path) {
+  Sha256 hash;
+  read_in_pieces(path, [&](std::span<const std::byte> piece) { hash.update(piece); });
+  return hash.hex();
+}
+
+CopiedFile copy_file(const std::string& from, const std::string& to) {
+  Sha256 hash;
+  FileWriter out(to);
+  read_in_pieces(from, [&](std::span<const std::byte> piece) {
+    hash.update(piece);
+    out.write(piece);
+  });
+  out.sync();
+  out.close();
+  return {out.written(), hash.hex()};
 }
 
 }  // namespace megaslide

@@ -1,6 +1,7 @@
 // SHA-256 (FIPS 180-4).
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,5 +33,12 @@ class Sha256 {
 std::string sha256_hex(std::span<const std::byte> bytes);
 std::string sha256_hex(std::string_view text);
 std::string sha256_file(const std::string& path);  // streams; throws Error when unreadable
+
+struct CopiedFile {
+  int64_t bytes = 0;
+  std::string sha256;
+};
+// Copies a file's content, hashing it on the way, and fsyncs the copy.
+CopiedFile copy_file(const std::string& from, const std::string& to);
 
 }  // namespace megaslide
