@@ -1,0 +1,137 @@
+#include "data/cache.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "io/json.h"
+#include "model/text_encoder.h"
+#include "model/video_codec.h"
+
+namespace megaslide {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "megaslide-cache";
+constexpr const char* kRemedy = "run encode-clips again";
+
+std::string index_path(const std::string& dir) { return dir + "/index.json"; }
+
+bool is_plain_name(const std::string& key) {
+  return !key.empty() && key.find('/') == std::string::npos && key.find('\0') == std::string::npos && key[0] != '.';
+}
+
+CachedClip parse_clip(const nlohmann::json& json, const std::string& source) {
+  CachedClip c;
+  JsonFields f(json, source);
+  f.read("key", c.key);
+  f.read("path", c.path);
+  f.read("caption", c.caption);
+  std::array<int64_t, 4> latent{};
+  f.read("latent", latent);
+  c.latent.assign(latent.begin(), latent.end());
+  f.read("text_rows", c.text_rows);
+  f.read("frames", c.frames);
+  std::array<int64_t, 2> size{};
+  f.read("size", size);
+  c.width = size[0];
+  c.height = size[1];
+  f.read("fps", c.fps);
+  f.read("source_bytes", c.source_bytes);
+  f.read("source_sha256", c.source_sha256);
+  f.allow_unknown();
+  if (!is_plain_name(c.key)) f.problem("key: not a file name");
+  for (const int64_t d : latent)
+    if (d < 1 || d > (int64_t{1} << 20)) f.problem("latent: sizes must be 1 to 1048576");
+  if (c.text_rows < 0) f.problem("text_rows: must not be negative");
+  f.finish();
+  return c;
+}
+
+}  // namespace
+
+CacheIdentity cache_identity(const ModelConfig& model) { return {make_codec(model)->identity(), make_text_encoder(model)->identity()}; }
+
+LatentCache LatentCache::open(const std::string& dir) {
+  const std::string path = index_path(dir);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), "make one with encode-clips");
+  const nlohmann::json json = read_json(path);
+  LatentCache cache;
+  cache.dir_ = dir;
+  JsonFields f(json, path);
+  std::string format;
+  int64_t version = 0;
+  f.read("format", format);
+  f.read("version", version);
+  f.read("codec", cache.identity_.codec);
+  f.read("text_encoder", cache.identity_.text_encoder);
+  const nlohmann::json& clips = f.array("clips");
+  f.allow_unknown();
+  if (format != kFormat || version != 1) f.problem(fmt::format("expected format \"{}\", version 1", kFormat));
+  f.finish();
+  for (const nlohmann::json& c : clips) {
+    cache.clips_.push_back(parse_clip(c, fmt::format("{}: clips[{}]", path, cache.clips_.size())));
+    const std::string file = cached_clip_file(dir, cache.clips_.back().key);
+    if (!fs::exists(file, ignored)) throw Error(file + ": the index names this file, but it is missing", kRemedy);
+  }
+  if (cache.clips_.empty()) throw Error(dir + ": the cache holds no clip", kRemedy);
+  return cache;
+}
+
+LatentCache::Clip LatentCache::clip(size_t i) const {
+  const CachedClip& info = clips_.at(i);
+  const std::string path = cached_clip_file(dir_, info.key);
+  Clip c{SafetensorsFile::open(path), {}, {}};
+  c.latent = c.file.view("latent");
+  c.text = c.file.view("text");
+  if (c.latent.dtype != DType::kF32 || c.latent.shape != info.latent)
+    throw Error(fmt::format("{}: latent is {} {}, the index says F32 {}", path, dtype_name(c.latent.dtype), to_string(c.latent.shape), to_string(info.latent)), kRemedy);
+  if (c.text.dtype != DType::kF32 || c.text.shape.size() != 2 || c.text.shape[0] != info.text_rows)
+    throw Error(fmt::format("{}: text is {} {}, the index says F32 [{}, text_dim]", path, dtype_name(c.text.dtype), to_string(c.text.shape), info.text_rows), kRemedy);
+  return c;
+}
+
+void LatentCache::require_model(const ModelConfig& model) const {
+  const CacheIdentity wanted = cache_identity(model);
+  const auto require = [&](const char* what, const std::string& has, const std::string& wants) {
+    if (has != wants)
+      throw Error(fmt::format("{}: made for {} \"{}\", but the model \"{}\" uses \"{}\"", dir_, what, has, model.name, wants),
+                  "run encode-clips with this model into a new folder");
+  };
+  require("the codec", identity_.codec, wanted.codec);
+  require("the text encoder", identity_.text_encoder, wanted.text_encoder);
+}
+
+std::vector<LatentCache::Bucket> LatentCache::buckets() const {
+  std::map<Shape, std::vector<size_t>> by_shape;
+  for (size_t i = 0; i < clips_.size(); ++i) by_shape[clips_[i].latent].push_back(i);
+  std::vector<Bucket> out;
+  for (auto& [shape, clips] : by_shape) out.push_back({shape, std::move(clips)});
+  return out;
+}
+
+std::string cached_clip_file(const std::string& dir, const std::string& key) { return dir + "/clips/" + key + ".safetensors"; }
+
+void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
+                       const std::map<std::string, std::string>& metadata) {
+  write_safetensors(cached_clip_file(dir, key), {{"latent", latent}, {"text", text}}, metadata);
+}
+
+void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips) {
+  Json list = Json::array();
+  for (const CachedClip& c : clips)
+    list.push_back({{"key", c.key}, {"path", c.path}, {"caption", c.caption}, {"latent", c.latent}, {"text_rows", c.text_rows},
+                    {"frames", c.frames}, {"size", {c.width, c.height}}, {"fps", c.fps}, {"source_bytes", c.source_bytes},
+                    {"source_sha256", c.source_sha256}});
+  const Json json = {{"format", kFormat}, {"version", 1}, {"codec", identity.codec}, {"text_encoder", identity.text_encoder}, {"clips", list}};
+  write_file_atomic(index_path(dir), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace megaslide

@@ -1,0 +1,81 @@
+// Cached latents and text rows: what encode-clips writes and training reads.
+//
+//   CACHE/index.json                   {"format": "megaslide-cache", "version": 1, "codec", "text_encoder",
+//                                       "clips": [{"key", "path", "caption", "latent": [C,T,h,w], "text_rows",
+//                                                  "frames", "size": [w,h], "fps", "source_bytes", "source_sha256"}]}
+//   CACHE/clips/KEY.safetensors        latent F32 [C,T,h,w], normalised; text F32 [rows, text_dim], real rows only
+//
+// KEY is NAME-LATENT-TEXT: a readable name, a hash of everything the latent depends on (the file's content, the codec,
+// the selection), and a hash of the caption and the text encoder. Equal keys mean equal files, so a run that finds a
+// file need not make it again. Files of other selections stay beside; index.json names those of the last run.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/model_config.h"
+#include "io/safetensors.h"
+#include "tensor/tensor.h"
+
+namespace megaslide {
+
+struct CachedClip {
+  std::string key;
+  std::string path;     // of the source, as the dataset names it
+  std::string caption;
+  Shape latent;         // [C, T, h, w]
+  int64_t text_rows = 0;
+  int64_t frames = 0, width = 0, height = 0;  // of the video that was encoded
+  double fps = 0;
+  int64_t source_bytes = 0;
+  std::string source_sha256;
+};
+
+// Names that must match before latents and rows of two origins may be mixed.
+struct CacheIdentity {
+  std::string codec, text_encoder;
+};
+CacheIdentity cache_identity(const ModelConfig& model);
+
+class LatentCache {
+ public:
+  // Reads the index and checks that every file is there. Throws Error naming what is wrong and how to make it again.
+  static LatentCache open(const std::string& dir);
+
+  const std::string& dir() const { return dir_; }
+  const CacheIdentity& identity() const { return identity_; }
+  size_t size() const { return clips_.size(); }
+  const CachedClip& info(size_t i) const { return clips_[i]; }
+
+  // Views stay valid while the Clip (or a copy) lives. Thread-safe. Throws Error where the file is damaged.
+  struct Clip {
+    SafetensorsFile file;
+    TensorView latent;  // F32 [C, T, h, w]
+    TensorView text;    // F32 [rows, text_dim], rows may be 0
+  };
+  Clip clip(size_t i) const;
+
+  // Error naming both identities when the cache was made for another codec or text encoder than the model's.
+  void require_model(const ModelConfig& model) const;
+
+  // Clips of one latent shape, in the cache's order; shapes ascending.
+  struct Bucket {
+    Shape latent;
+    std::vector<size_t> clips;
+  };
+  std::vector<Bucket> buckets() const;
+
+ private:
+  std::string dir_;
+  CacheIdentity identity_;
+  std::vector<CachedClip> clips_;
+};
+
+// Writing; each call is atomic.
+std::string cached_clip_file(const std::string& dir, const std::string& key);
+void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
+                       const std::map<std::string, std::string>& metadata);
+void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips);
+
+}  // namespace megaslide
