@@ -1,0 +1,181 @@
+#include "base/unicode.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace megaslide {
+namespace {
+
+struct Decomposition {
+  uint32_t composed, first, second;
+};
+struct CombiningRange {
+  uint32_t first, last;
+  uint8_t combining;
+};
+struct FoldRange {
+  uint32_t first, last;
+  uint8_t step;
+  int32_t distance;
+};
+#include "base/unicode_tables.inc"
+
+// Hangul syllables are arithmetic: L + V (+ T).
+constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11A7;
+constexpr uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28, kSyllableCount = kLeadCount * kVowelCount * kTailCount;
+
+uint8_t combining_class(char32_t c) {
+  const auto* r = std::upper_bound(std::begin(kCombining), std::end(kCombining), c, [](char32_t v, const CombiningRange& x) { return v < x.first; });
+  if (r == std::begin(kCombining)) return 0;
+  --r;
+  return c <= r->last ? r->combining : uint8_t{0};
+}
+
+void decompose(char32_t c, std::u32string& out) {
+  if (c >= kSyllables && c < kSyllables + kSyllableCount) {
+    const uint32_t i = c - kSyllables;
+    out += kLeads + i / (kVowelCount * kTailCount);
+    out += kVowels + i % (kVowelCount * kTailCount) / kTailCount;
+    if (i % kTailCount != 0) out += kTails + i % kTailCount;
+    return;
+  }
+  const auto* d = std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,
+                                   [](const Decomposition& x, char32_t v) { return x.composed < v; });
+  if (d == std::end(kDecompositions) || d->composed != c) {
+    out += c;
+    return;
+  }
+  decompose(d->first, out);
+  if (d->second != 0) decompose(d->second, out);
+}
+
+struct Composition {
+  char32_t first, second, composed;
+};
+
+// The pairs of kDecompositions that may be composed, by (first, second).
+const std::vector<Composition>& compositions() {
+  static const std::vector<Composition> kAll = [] {
+    std::vector<Composition> all;
+    for (const Decomposition& d : kDecompositions) {
+      if (d.second != 0 && !std::binary_search(std::begin(kCompositionExclusions), std::end(kCompositionExclusions), d.composed)) {
+        all.push_back({d.first, d.second, d.composed});
+      }
+    }
+    std::sort(all.begin(), all.end(), [](const Composition& a, const Composition& b) { return std::pair(a.first, a.second) < std::pair(b.first, b.second); });
+    return all;
+  }();
+  return kAll;
+}
+
+// The character that a and b compose to, 0 for none.
+char32_t compose(char32_t a, char32_t b) {
+  if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount) {
+    return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTailCount;
+  }
+  if (a >= kSyllables && a < kSyllables + kSyllableCount && (a - kSyllables) % kTailCount == 0 && b > kTails && b < kTails + kTailCount) {
+    return a + (b - kTails);
+  }
+  const auto& all = compositions();
+  const auto found = std::lower_bound(all.begin(), all.end(), std::pair(a, b),
+                                      [](const Composition& x, const std::pair<char32_t, char32_t>& v) { return std::pair(x.first, x.second) < v; });
+  return found != all.end() && found->first == a && found->second == b ? found->composed : 0;
+}
+
+}  // namespace
+
+std::u32string decode_utf8(std::string_view text) {
+  std::u32string out;
+  out.reserve(text.size());
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
+  for (size_t i = 0; i < text.size();) {
+    const uint8_t b = byte(i);
+    const int n = b < 0x80 ? 1 : b >= 0xC2 && b < 0xE0 ? 2 : (b & 0xF0) == 0xE0 ? 3 : b >= 0xF0 && b < 0xF5 ? 4 : 0;
+    char32_t code = n == 1 ? b : n == 0 ? 0xFFFD : b & (0xFF >> (n + 1));
+    bool good = n > 0;
+    for (int k = 1; k < n && good; ++k) {
+      good = (byte(i + static_cast<size_t>(k)) & 0xC0) == 0x80;
+      code = code << 6 | (byte(i + static_cast<size_t>(k)) & 0x3F);
+    }
+    good = good && !(n == 3 && code < 0x800) && !(n == 4 && (code < 0x10000 || code > 0x10FFFF)) && !(code >= 0xD800 && code < 0xE000);
+    out += good ? code : char32_t{0xFFFD};
+    i += good ? static_cast<size_t>(n) : 1;
+  }
+  return out;
+}
+
+void append_utf8(std::string& out, char32_t code) {
+  if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) code = 0xFFFD;
+  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xC0 | code >> 6), tail(0);
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xE0 | code >> 12), tail(6), tail(0);
+  } else {
+    out += static_cast<char>(0xF0 | code >> 18), tail(12), tail(6), tail(0);
+  }
+}
+
+std::u32string to_nfc(const std::u32string& text) {
+  std::u32string d;
+  for (char32_t c : text) decompose(c, d);
+  // Canonical order: marks between two starters sort stably by class.
+  for (size_t i = 0; i < d.size();) {
+    if (combining_class(d[i]) == 0) {
+      ++i;
+      continue;
+    }
+    size_t end = i;
+    while (end < d.size() && combining_class(d[end]) != 0) ++end;
+    std::stable_sort(d.begin() + static_cast<std::ptrdiff_t>(i), d.begin() + static_cast<std::ptrdiff_t>(end),
+                     [](char32_t a, char32_t b) { return combining_class(a) < combining_class(b); });
+    i = end;
+  }
+  // Each mark composes with the last starter unless one of the same or a higher class stands between.
+  std::u32string out;
+  size_t starter = std::u32string::npos;
+  uint8_t last = 0;
+  for (char32_t c : d) {
+    const uint8_t k = combining_class(c);
+    if (starter != std::u32string::npos) {
+      const bool adjacent = starter + 1 == out.size();
+      const char32_t composed = adjacent || (last != 0 && last < k) ? compose(out[starter], c) : 0;
+      if (composed != 0) {
+        out[starter] = composed;
+        continue;
+      }
+    }
+    if (k == 0) starter = out.size();
+    last = k;
+    out += c;
+  }
+  return out;
+}
+
+std::string to_nfc(std::string_view text) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; })) return std::string(text);
+  std::string out;
+  for (char32_t c : to_nfc(decode_utf8(text))) append_utf8(out, c);
+  return out;
+}
+
+std::u32string fold_case(std::u32string text) {
+  for (char32_t& c : text) {
+    const auto* r = std::upper_bound(std::begin(kFolds), std::end(kFolds), c, [](char32_t v, const FoldRange& x) { return v < x.first; });
+    if (r == std::begin(kFolds)) continue;
+    --r;
+    if (c <= r->last && (c - r->first) % r->step == 0) c = static_cast<char32_t>(static_cast<int64_t>(c) + r->distance);
+  }
+  return text;
+}
+
+std::string fold_case(std::string_view text) {
+  std::string out;
+  for (char32_t c : fold_case(decode_utf8(text))) append_utf8(out, c);
+  return out;
+}
+
+}  // namespace megaslide

@@ -1,0 +1,22 @@
+// Unicode for comparing names: macOS stores "é" as two characters, most others as one, and some file systems ignore case.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megaslide {
+
+// Code points of `text`; bytes that are no UTF-8 become U+FFFD, one each.
+std::u32string decode_utf8(std::string_view text);
+void append_utf8(std::string& out, char32_t code);  // values that are no character give U+FFFD
+
+// Normalisation form C (Unicode Standard Annex 15), Hangul included.
+std::u32string to_nfc(const std::u32string& text);
+std::string to_nfc(std::string_view text);
+
+// Simple case folding: "Façade" and "FAÇADE" become equal. Lengths in characters do not change ("ß" stays).
+std::u32string fold_case(std::u32string text);
+std::string fold_case(std::string_view text);
+
+}  // namespace megaslide

@@ -1,0 +1,12 @@
+// JSON files of users: errors name the file and the place.
+#pragma once
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace megaslide {
+
+nlohmann::json parse_json_text(const std::string& text, const std::string& where);
+nlohmann::json parse_json_file(const std::string& path);
+
+}  // namespace megaslide

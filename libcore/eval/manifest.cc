@@ -1,0 +1,223 @@
+#include "eval/manifest.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "eval/json_input.h"
+
+namespace megaslide {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string lower_extension(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string::npos || path.find('/', dot) != std::string::npos) return "";
+  std::string e = path.substr(dot);
+  std::transform(e.begin(), e.end(), e.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return e;
+}
+
+std::string standard_key(const std::string& key) {
+  static const std::map<std::string, std::string> kNames{{"video", "path"},   {"file", "path"},        {"video_path", "path"}, {"filename", "path"},
+                                                         {"caption", "prompt"}, {"text", "prompt"}, {"prompt_en", "prompt"}};
+  const auto found = kNames.find(key);
+  return found == kNames.end() ? key : found->second;
+}
+
+std::string text_of(const Json& v, const std::string& where) {
+  if (v.is_string()) return v.get<std::string>();
+  if (v.is_number_integer()) return std::to_string(v.get<int64_t>());
+  if (!v.is_array()) throw Error(fmt::format("{}: expected a string", where));
+  std::string joined;
+  for (const Json& e : v) {
+    if (!e.is_string()) throw Error(fmt::format("{}: expected strings", where));
+    joined += (joined.empty() ? "" : "\n") + e.get<std::string>();
+  }
+  return joined;
+}
+
+void add_json_row(const Json& v, const std::string& where, std::vector<ManifestRow>& rows) {
+  if (v.is_string()) {
+    rows.push_back({{"path", v.get<std::string>()}});
+    return;
+  }
+  if (!v.is_object()) throw Error(fmt::format("{}: expected a path or an object with \"path\"", where));
+  ManifestRow row;
+  for (const auto& [key, value] : v.items()) {
+    const std::string name = standard_key(key);
+    if (name == "path" || name == "prompt" || name == "index" || name == "reference" || name == "dimension") {
+      row[name] = text_of(value, fmt::format("{}: {}", where, key));
+    }
+  }
+  if (const auto list = v.find("video_list"); list != v.end() && list->is_array()) {
+    for (const Json& path : *list) {
+      ManifestRow one = row;
+      one["path"] = text_of(path, where + ": video_list");
+      rows.push_back(std::move(one));
+    }
+    return;
+  }
+  if (row.count("path") == 0) {
+    throw Error(fmt::format("{}: has neither \"path\" nor \"video_list\"", where), "for a list of prompts use --prompts and name the folder with the videos");
+  }
+  rows.push_back(std::move(row));
+}
+
+std::vector<ManifestRow> read_json(const std::string& path) {
+  const Json doc = parse_json_file(path);
+  if (!doc.is_array()) throw Error(fmt::format("{}: expected a list of videos", path), "a manifest is a JSON list of paths or of objects with \"path\"");
+  std::vector<ManifestRow> rows;
+  for (size_t i = 0; i < doc.size(); ++i) add_json_row(doc[i], fmt::format("{}: entry {}", path, i), rows);
+  return rows;
+}
+
+// The lines of a text without a byte order mark and line ends; blank lines stay, as "".
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  size_t at = text.rfind("\xEF\xBB\xBF", 0) == 0 ? 3 : 0;
+  while (at < text.size()) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    lines.push_back(std::move(line));
+    at = end + 1;
+  }
+  return lines;
+}
+
+std::vector<ManifestRow> read_json_lines(const std::string& path) {
+  std::vector<ManifestRow> rows;
+  size_t number = 0;
+  for (const std::string& line : lines_of(read_file(path))) {
+    ++number;
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", path, number);
+    add_json_row(parse_json_text(line, where), where, rows);
+  }
+  return rows;
+}
+
+std::vector<ManifestRow> read_csv(const std::string& path) {
+  std::vector<std::vector<std::string>> table;
+  try {
+    table = parse_csv(read_file(path));
+  } catch (Error& e) {
+    throw e.add_context(path);
+  }
+  if (table.empty()) throw Error(fmt::format("{}: the file is empty", path));
+  std::vector<std::string> keys;
+  for (const std::string& k : table[0]) keys.push_back(standard_key(k));
+  if (std::find(keys.begin(), keys.end(), "path") == keys.end()) {
+    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0], ", ")), "name the column with the videos path, video or file");
+  }
+  std::vector<ManifestRow> rows;
+  for (size_t r = 1; r < table.size(); ++r) {
+    if (table[r].size() == 1 && table[r][0].empty()) continue;
+    ManifestRow row;
+    for (size_t c = 0; c < std::min(keys.size(), table[r].size()); ++c) {
+      if (!table[r][c].empty()) row[keys[c]] = table[r][c];
+    }
+    if (row.count("path") == 0) throw Error(fmt::format("{}: row {} has no path", path, r));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+nlohmann::json parse_json_text(const std::string& text, const std::string& where) {
+  // Depth is bounded before parsing: the parser recurses in its destructor.
+  int depth = 0, deepest = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  if (deepest > 64) throw Error(fmt::format("{}: nested more than 64 levels deep", where));
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
+    std::string what = e.what();
+    if (const size_t at = what.find("] "); at != std::string::npos) what = what.substr(at + 2);
+    throw Error(fmt::format("{}: not JSON: {}", where, what));
+  }
+}
+
+nlohmann::json parse_json_file(const std::string& path) { return parse_json_text(read_file(path), path); }
+
+bool is_manifest_name(const std::string& path) {
+  constexpr std::array<std::string_view, 4> kAll{".json", ".jsonl", ".csv", ".txt"};
+  return std::find(kAll.begin(), kAll.end(), lower_extension(path)) != kAll.end();
+}
+
+std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
+  std::vector<std::vector<std::string>> table;
+  std::vector<std::string> row;
+  std::string field;
+  bool quoted = false, any = false;
+  size_t line = 1, opened = 0;
+  const auto end_row = [&] {
+    row.push_back(std::move(field));
+    field.clear();
+    table.push_back(std::move(row));
+    row.clear();
+    any = false;
+  };
+  for (size_t i = text.rfind("\xEF\xBB\xBF", 0) == 0 ? 3 : 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') ++line;
+    if (quoted) {
+      if (c != '"') {
+        field += c;
+      } else if (i + 1 < text.size() && text[i + 1] == '"') {
+        field += '"', ++i;
+      } else {
+        quoted = false;
+      }
+      continue;
+    }
+    if (c == '"' && field.empty()) {
+      quoted = true, any = true, opened = line;
+    } else if (c == ',') {
+      row.push_back(std::move(field));
+      field.clear();
+      any = true;
+    } else if (c == '\n') {
+      end_row();
+    } else if (c != '\r' || i + 1 >= text.size() || text[i + 1] != '\n') {
+      field += c, any = true;
+    }
+  }
+  if (quoted) throw Error(fmt::format("line {}: a quote is not closed", opened));
+  if (any || !field.empty()) end_row();
+  return table;
+}
+
+std::vector<ManifestRow> read_manifest(const std::string& path) {
+  const std::string e = lower_extension(path);
+  if (e == ".json") return read_json(path);
+  if (e == ".jsonl") return read_json_lines(path);
+  if (e == ".csv") return read_csv(path);
+  std::vector<ManifestRow> rows;
+  for (const std::string& line : lines_of(read_file(path))) {
+    if (!line.empty()) rows.push_back({{"path", line}});
+  }
+  return rows;
+}
+
+}  // namespace megaslide

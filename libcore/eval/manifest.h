@@ -1,0 +1,20 @@
+// Lists of videos in files (inputs.h describes them).
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+namespace megaslide {
+
+// One video as its manifest states it: key -> value, keys as in the file, "path" under that name. `dimension` holds one
+// name a line.
+using ManifestRow = std::map<std::string, std::string>;
+
+bool is_manifest_name(const std::string& path);  // .json, .jsonl, .csv, .txt, any case
+std::vector<ManifestRow> read_manifest(const std::string& path);
+
+// RFC 4180: quoted fields with "" inside, commas and line breaks in quotes; a byte order mark and CRLF are accepted.
+// Throws Error with the line for an unclosed quote.
+std::vector<std::vector<std::string>> parse_csv(const std::string& text);
+
+}  // namespace megaslide

@@ -1,0 +1,29 @@
+// An evaluation as JSON, as a table, as files in VBench's layout, and as an HTML page.
+#pragma once
+#include <string>
+
+#include "eval/evaluate.h"
+
+namespace megaslide {
+
+// cli.md, eval-vbench: {dimensions: {name: {raw, normalised, weight, n, skipped, ci95, videos: [{path, value}]}}, quality,
+// semantic, total, withheld, provenance}, and beside them audit, alarms, drift, videos, warnings. An infinite value is the
+// string "inf"; a value that does not exist is null. Names that are no UTF-8 are written with U+FFFD.
+std::string report_json(const Evaluation& e);
+
+// For a terminal: name audit first, then the table, the sums, alarms.
+std::string report_text(const Evaluation& e);
+
+// One page without any outside reference: charts as inline SVG, pictures as data URIs.
+std::string report_html(const Evaluation& e);
+
+// FOLDER/NAME_eval_results.json and NAME_full_info.json as VBench writes them, NAME_provenance.json, NAME.json
+// (report_json), NAME_videos.csv, NAME_frames.csv. Creates the folder. Each file appears whole.
+void write_results(const Evaluation& e, const std::string& folder, const std::string& name);
+
+// "0.943282", "inf"
+std::string format_score(double value);
+// Mean drift over the videos that reach a gap: gap in frames -> mean difference in 0..1.
+std::map<int64_t, double> mean_drift(const Evaluation& e);
+
+}  // namespace megaslide

@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "eval/report.h"
+
+namespace megaslide {
+namespace {
+
+// Lists of names for a person: all of a few, the first of many.
+std::string listed(const std::vector<std::string>& names, const char* head) {
+  constexpr size_t kShown = 10;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) out += fmt::format("  {}: {}\n", head, names[i]);
+  if (names.size() > kShown) out += fmt::format("  {}: and {} more\n", head, names.size() - kShown);
+  return out;
+}
+
+std::string audit_text(const NameAudit& a, const std::vector<std::string>& ignored) {
+  std::string out = fmt::format("Names: found {} of {} videos by name\n", a.matched, a.expected);
+  std::vector<std::string> missing;
+  for (const std::string& m : a.missing) {
+    const auto near = a.near.find(m);
+    missing.push_back(near == a.near.end() ? m : fmt::format("{}   (near name: {})", m, near->second));
+  }
+  out += listed(missing, "missing") + listed(a.extra, "extra") + listed(a.duplicates, "second file of one name");
+  for (const auto& [x, y] : a.differ_in_case) out += fmt::format("  differ only in case: {} / {}\n", x, y);
+  return out + listed(ignored, "not a video, ignored") + "\n";
+}
+
+std::string table_text(const Evaluation& e) {
+  std::string out = fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}\n", "dimension", "raw", "normalised", "weight", "n", "skipped", "95% interval");
+  for (const DimensionResult& r : e.dimensions) {
+    out += fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}{}\n", r.name, format_score(r.raw), r.normalised ? fmt::format("{:.4f}", *r.normalised) : "-",
+                       r.normalised ? fmt::format("{:g}", r.weight) : "-", r.count() > 0 || r.imported_from.empty() ? std::to_string(r.count()) : "-",
+                       r.skipped.size(), r.ci95 ? fmt::format("{} .. {}", format_score(r.ci95->first), format_score(r.ci95->second)) : "-",
+                       r.imported_from.empty() ? "" : "  (imported)");
+  }
+  return out;
+}
+
+std::string skipped_text(const Evaluation& e) {
+  std::vector<std::string> lines;
+  for (const DimensionResult& r : e.dimensions) {
+    for (const SkippedVideo& s : r.skipped) lines.push_back(fmt::format("{}: {}: {}", r.name, e.videos[s.video].item.path, s.reason));
+  }
+  return lines.empty() ? "" : "\nSkipped\n" + listed(lines, "video");
+}
+
+std::string withheld_text(const Evaluation& e) {
+  std::string out;
+  for (const Dimension& d : dimensions()) {
+    const auto w = e.withheld.find(std::string(d.name));
+    if (w != e.withheld.end()) out += fmt::format("  {:<24} {}\n", d.name, w->second);
+  }
+  return out.empty() ? "" : "\nWithheld\n" + out;
+}
+
+}  // namespace
+
+std::string format_score(double value) {
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  if (std::isnan(value)) return "-";
+  return fmt::format("{:.6f}", value);
+}
+
+std::string report_text(const Evaluation& e) {
+  std::string out;
+  if (e.audit) out += audit_text(*e.audit, e.ignored);
+  out += table_text(e) + skipped_text(e) + withheld_text(e) + "\n";
+  for (const std::string& line : e.aggregate.arithmetic) out += line + "\n";
+  const auto drift = mean_drift(e);
+  if (!drift.empty()) {
+    out += "\nDrift (mean difference of frames so many apart, 0..1)\n ";
+    for (const auto& [gap, d] : drift) out += fmt::format(" {}:{:.4f}", gap, d);
+    out += "\n";
+  }
+  std::vector<std::string> alarms;
+  for (const EvaluatedVideo& v : e.videos) {
+    for (const Alarm& a : v.measures.alarms) alarms.push_back(fmt::format("{}: {}", v.item.path, a.text));
+  }
+  if (!alarms.empty()) out += "\nAlarms\n" + listed(alarms, "alarm");
+  for (const DimensionResult& r : e.dimensions) {
+    if (r.worst.empty() || r.videos.size() < 2) continue;
+    out += fmt::format("\nLowest {}\n", r.name);
+    for (size_t i : r.worst) out += fmt::format("  {:>10}  {}\n", format_score(*e.videos[i].measures.scores.at(r.name).value), e.videos[i].item.path);
+  }
+  return out;
+}
+
+}  // namespace megaslide
