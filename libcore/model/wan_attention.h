@@ -1,0 +1,51 @@
+// Self-attention of a Wan block in its kinds: dense, dense-materialised, window, dsa with its offset net.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "config/model_config.h"
+#include "kernels/attention/attention.h"
+#include "kernels/dsa/dsa.h"
+#include "kernels/dsa/offset_net.h"
+#include "model/wan_module.h"
+
+namespace megaslide {
+
+// What the offset net leaves; all nullptr in other kinds.
+struct WanOffsets {
+  float* raw = nullptr;       // (R, offsets a token)
+  float* conv_out = nullptr;  // (R, D), kept for backward alone
+  void* features = nullptr;   // operand (R, D): input of the last linear, kept for backward alone
+};
+
+class WanSelfAttention {
+ public:
+  WanSelfAttention(const ModelConfig& config, int64_t layer);
+
+  WanOffsets carve_offsets(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const;
+
+  // z: the block's modulated norm (operand), which the offset net reads. out (R, D), lse (R, heads) are overwritten.
+  void forward(const WanCall& c, float* out, float* lse, const void* z, const void* q, const void* k, const void* v,
+               const WanOffsets& offsets) const;
+  // dq, dk, dv (R, D) and doffsets (offset_elements; unused by other kinds) are overwritten.
+  void backward(const WanCall& c, float* dq, float* dk, float* dv, float* doffsets, const float* dout, const float* out,
+                const float* lse, const void* q, const void* k, const void* v, const WanOffsets& offsets) const;
+  // Through the offset net: dz (R, D) and the net's parameter gradients are accumulated. Does nothing for other kinds.
+  void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z, const WanOffsets& offsets) const;
+  int64_t offset_elements(const BatchShape& shape) const;
+
+ private:
+  AttentionShape dense_shape(const BatchShape& shape) const;
+  WindowShape window_shape(const BatchShape& shape) const;
+  DsaShape dsa_shape(const BatchShape& shape) const;
+  OffsetNetShape net_shape(const BatchShape& shape, DType dtype) const;
+  float scale() const;
+
+  AttentionKind kind_;
+  int64_t layer_, heads_, head_dim_, width_;
+  float eps_;
+  DsaConfig dsa_;
+  std::array<int64_t, 3> window_;
+};
+
+}  // namespace megaslide

@@ -1,0 +1,59 @@
+// The resident ends of the Wan transformer: patch, text and time embedding (spec wan.md A.2–A.4), and the head (A.9).
+#pragma once
+#include <cstdint>
+
+#include "config/model_config.h"
+#include "kernels/patch/patch.h"
+#include "model/wan_module.h"
+
+namespace megaslide {
+
+class WanEmbedding final : public WanModule<Embedding> {
+ public:
+  explicit WanEmbedding(const ModelConfig& config);
+  int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const override;
+  void forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text, float* tokens,
+               float* context, float* time, float* modulation, void* saved) const override;
+  void backward(const LayerCall& call, const float* latent, const float* text, const void* saved, const float* dtokens,
+                float* dcontext, float* dtime, float* dmodulation, float* dlatent, float* dtext,
+                float* dweights) const override;
+
+ private:
+  struct Saved {
+    float* features;     // (B, freq_dim)
+    float* time_hidden;  // (B, D) before SiLU
+    float* time;         // (B, D) e
+    void* text_hidden;   // operand (B·S, D) before GELU
+  };
+  Saved carve(Workspace& w, const BatchShape& shape, DType dtype) const;
+  PatchShape patch_shape(const BatchShape& shape) const;
+  void text_forward(const WanCall& c, const float* text, float* context, void* text_hidden) const;
+  void time_forward(const WanCall& c, const Saved& s, const float* timesteps, float* time, float* modulation) const;
+  void text_backward(const WanCall& c, const Saved& s, const float* text, const float* dcontext, float* dtext) const;
+  void time_backward(const WanCall& c, const Saved& s, float* dtime, const float* dmodulation) const;
+  void patch_backward(const WanCall& c, const float* latent, const float* dtokens, float* dlatent) const;
+
+  int64_t width_, channels_, text_width_, frequencies_;
+};
+
+class WanHead final : public WanModule<Head> {
+ public:
+  explicit WanHead(const ModelConfig& config);
+  int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const override;
+  void forward(const LayerCall& call, const float* tokens, const float* time, float* out, void* saved) const override;
+  void backward(const LayerCall& call, const float* tokens, const float* time, const void* saved, const float* dout,
+                float* dtokens, float* dtime, float* dweights) const override;
+
+ private:
+  struct Saved {
+    float* modulation;  // (B, 2, D): shift, 1 + scale
+    void* z;            // operand (R, D): modulated norm
+  };
+  Saved carve(Workspace& w, const BatchShape& shape, DType dtype) const;
+  PatchShape patch_shape(const BatchShape& shape) const;
+
+  int64_t width_, channels_;
+  float eps_;
+};
+
+}  // namespace megaslide

@@ -1,0 +1,85 @@
+#include "model/wan_module.h"
+
+#include "base/error.h"
+
+namespace megaslide {
+
+WanPacking::WanPacking(std::vector<WanMatrix> matrices) : matrices_(std::move(matrices)) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    std::vector<int64_t>& starts = dtype == DType::kBF16 ? bf16_ : f32_;
+    int64_t at = 0;
+    for (const PackFor pack_for : {PackFor::kForward, PackFor::kInputGradient}) {
+      for (const WanMatrix& m : matrices_) {
+        starts.push_back(at);
+        at += linear_packed_bytes(m.outputs, m.inputs, dtype, pack_for);
+      }
+    }
+    starts.push_back(at);
+  }
+}
+
+int64_t WanPacking::bytes(DType dtype, bool training) const {
+  return table(dtype)[training ? 2 * matrices_.size() : matrices_.size()];
+}
+
+void WanPacking::pack(Stream& stream, DType dtype, bool training, const ParamLayout& layout, const void* weights,
+                      void* packed) const {
+  for (const PackFor pack_for : {PackFor::kForward, PackFor::kInputGradient}) {
+    if (pack_for == PackFor::kInputGradient && !training) break;
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const WanMatrix& m = matrices_[i];
+      linear_pack(stream, static_cast<std::byte*>(packed) + offset(i, dtype, pack_for),
+                  static_cast<const std::byte*>(weights) + layout.offset[m.weight] * dtype_bytes(dtype), m.outputs, m.inputs,
+                  dtype, pack_for);
+    }
+  }
+}
+
+void WanCall::linear(size_t matrix, float* y, const void* x, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  linear_forward(stream, y, x, static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kForward),
+                 weight(m.bias), rows, m.outputs, m.inputs, dtype);
+}
+
+void WanCall::linear_operand(size_t matrix, void* y, float* scratch, const void* x, int64_t rows) const {
+  if (dtype == DType::kF32) {
+    linear(matrix, static_cast<float*>(y), x, rows);
+    return;
+  }
+  linear(matrix, scratch, x, rows);
+  cast_operand(stream, y, scratch, rows * packing_.matrix(matrix).outputs, dtype);
+}
+
+void WanCall::input_gradient(size_t matrix, float* dx, const void* dy, int64_t rows, bool accumulate) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  linear_input_gradient(stream, dx, dy,
+                        static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kInputGradient),
+                        rows, m.outputs, m.inputs, dtype, accumulate);
+}
+
+void WanCall::weight_gradient(size_t matrix, const void* dy, const void* x, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  linear_weight_gradient(stream, gradient(m.weight), dy, x, rows, m.outputs, m.inputs, dtype);
+}
+
+void WanCall::bias_sum(size_t matrix, const float* dy, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  bias_gradient(stream, gradient(m.bias), dy, rows, m.outputs);
+}
+
+const void* WanCall::operand(const float* x, int64_t n) const {
+  if (dtype == DType::kF32) return x;
+  void* copy = take_operand(n);
+  cast_operand(stream, copy, x, n, dtype);
+  return copy;
+}
+
+const float* WanCall::vectors(size_t first, size_t end) const {
+  if (dtype == DType::kF32) return static_cast<const float*>(weight(first));
+  const int64_t n = offset(end) - offset(first);
+  float* copy = workspace.take<float>(n);
+  widen_float(stream, copy, weight(first), n, dtype);
+  return copy;
+}
+
+}  // namespace megaslide

@@ -1,0 +1,105 @@
+// What the parts of the Wan transformer share: parameters with their layout, packed matrices, and a view of one call.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/memory/memory.h"
+#include "model/layer.h"
+
+namespace megaslide {
+
+// A linear layer among a module's parameters: y = x·Wᵀ + b.
+struct WanMatrix {
+  size_t weight, bias;  // parameter indices
+  int64_t outputs, inputs;
+};
+
+// Where each packed matrix lies: all of them for the forward products, then all for the input gradients.
+class WanPacking {
+ public:
+  WanPacking() = default;
+  explicit WanPacking(std::vector<WanMatrix> matrices);
+  int64_t bytes(DType dtype, bool training) const;
+  void pack(Stream& stream, DType dtype, bool training, const ParamLayout& layout, const void* weights, void* packed) const;
+  const WanMatrix& matrix(size_t i) const { return matrices_[i]; }
+  int64_t offset(size_t i, DType dtype, PackFor pack_for) const { return table(dtype)[pack_for == PackFor::kForward ? i : matrices_.size() + i]; }
+
+ private:
+  const std::vector<int64_t>& table(DType dtype) const { return dtype == DType::kBF16 ? bf16_ : f32_; }
+  std::vector<WanMatrix> matrices_;
+  std::vector<int64_t> bf16_, f32_;  // starts in bytes, and the end
+};
+
+// Parameters of a Layer, an Embedding or a Head.
+template <class Base>
+class WanModule : public Base {
+ public:
+  WanModule(std::vector<ParamSpec> params, std::vector<WanMatrix> matrices)
+      : params_(std::move(params)), layout_(params_), packing_(std::move(matrices)) {}
+  const std::vector<ParamSpec>& params() const final { return params_; }
+  const ParamLayout& layout() const final { return layout_; }
+  int64_t packed_bytes(DType dtype, bool training) const final { return packing_.bytes(dtype, training); }
+  void pack(Stream& stream, DType dtype, bool training, const void* weights, void* packed) const final {
+    packing_.pack(stream, dtype, training, layout_, weights, packed);
+  }
+
+ protected:
+  const WanPacking& packing() const { return packing_; }
+
+ private:
+  std::vector<ParamSpec> params_;
+  ParamLayout layout_;
+  WanPacking packing_;
+};
+
+// One call of a module: its weights, and its products with operands in the call's compute dtype.
+class WanCall {
+ public:
+  WanCall(const LayerCall& call, const ParamLayout& layout, const WanPacking& packing, float* dweights = nullptr)
+      : stream(call.stream), workspace(call.workspace), shape(call.shape), dtype(call.compute_dtype), call_(call),
+        layout_(layout), packing_(packing), dweights_(dweights) {}
+
+  Stream& stream;
+  Workspace& workspace;
+  const BatchShape& shape;
+  const DType dtype;
+
+  const void* weight(size_t param) const {
+    return static_cast<const std::byte*>(call_.weights) + layout_.offset[param] * dtype_bytes(dtype);
+  }
+  float* gradient(size_t param) const { return dweights_ + layout_.offset[param]; }
+  int64_t offset(size_t param) const { return layout_.offset[param]; }
+
+  // y (rows, outputs) fp32 = x (rows, inputs)·Wᵀ + b.
+  void linear(size_t matrix, float* y, const void* x, int64_t rows) const;
+  // The same as an operand; `scratch` (rows, outputs) is the product before rounding, unused in fp32.
+  void linear_operand(size_t matrix, void* y, float* scratch, const void* x, int64_t rows) const;
+  // dx (rows, inputs) fp32 = or += dy (rows, outputs)·W.
+  void input_gradient(size_t matrix, float* dx, const void* dy, int64_t rows, bool accumulate = false) const;
+  // dW += dyᵀ·x; the bias has its own sum.
+  void weight_gradient(size_t matrix, const void* dy, const void* x, int64_t rows) const;
+  // db += Σ dy, dy fp32.
+  void bias_sum(size_t matrix, const float* dy, int64_t rows) const;
+
+  // n elements of the compute dtype.
+  void* take_operand(int64_t n) const { return workspace.take_bytes(n * dtype_bytes(dtype)); }
+  // x as an operand: itself in fp32, a rounded copy in the workspace otherwise.
+  const void* operand(const float* x, int64_t n) const;
+  // The vectors from parameter `first` up to `end` in fp32: in place, or a widened copy; index with offset(p) − offset(first).
+  const float* vectors(size_t first, size_t end) const;
+  const void* at(const void* operand, int64_t elements) const {
+    return static_cast<const std::byte*>(operand) + elements * dtype_bytes(dtype);
+  }
+  void* at(void* operand, int64_t elements) const { return static_cast<std::byte*>(operand) + elements * dtype_bytes(dtype); }
+
+ private:
+  const LayerCall& call_;
+  const ParamLayout& layout_;
+  const WanPacking& packing_;
+  float* dweights_;
+};
+
+}  // namespace megaslide
