@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "base/unicode.h"
 
 namespace megaslide {
 namespace {
@@ -51,22 +52,8 @@ std::string safe_name(std::string_view prompt) {
   return name;
 }
 
-// Names with equal keys may be one file somewhere: case is folded, and what normalisation could change (characters
-// beyond ASCII, letters that carry a combining mark U+0300–U+036F) is left out.
-std::string collision_key(std::string_view name) {
-  std::string key;
-  while (!name.empty()) {
-    const size_t n = std::max<size_t>(1, utf8_length(name));
-    const auto lead = static_cast<unsigned char>(name[0]);
-    if (n == 1) {
-      key += lead >= 'A' && lead <= 'Z' ? static_cast<char>(lead + 32) : name[0];
-    } else if ((lead == 0xCC || (lead == 0xCD && static_cast<unsigned char>(name[1]) <= 0xAF)) && !key.empty()) {
-      key.pop_back();
-    }
-    name.remove_prefix(n);
-  }
-  return key;
-}
+// Names with equal keys are one file on a file system that ignores case or normalisation.
+std::string collision_key(std::string_view name) { return to_nfc(fold_case(to_nfc(name))); }
 
 }  // namespace
 

@@ -1,0 +1,240 @@
+#include "diffusion/sample_job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "diffusion/prompts.h"
+#include "diffusion/sample_output.h"
+#include "io/contact_sheet.h"
+#include "io/model_directory.h"
+#include "io/safetensors.h"
+
+namespace megaslide {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kSheetColumns = 8;
+
+// A tensor of a file as F32, without a leading dimension of 1 beyond `rank`.
+HostTensor read_tensor(const std::string& path, const std::string& name, size_t rank) {
+  const auto file = SafetensorsFile::open(path);
+  HostTensor tensor = HostTensor::f32_from(file.view(name));
+  if (tensor.shape().size() == rank + 1 && tensor.shape()[0] == 1) {
+    TensorView view = tensor.view();
+    view.shape.erase(view.shape.begin());
+    return HostTensor::from(view);
+  }
+  if (tensor.shape().size() != rank)
+    throw usage_error(fmt::format("{}: {} has shape {}; expected {} dimensions", path, name, to_string(tensor.shape()), rank));
+  return tensor;
+}
+
+// Rows (S, text_dim) with S ≤ text_len, padded with zeros to text_len.
+HostTensor read_text_rows(const std::string& path, const std::string& name, const ModelConfig& config) {
+  const HostTensor rows = read_tensor(path, name, 2);
+  if (rows.shape()[0] > config.text_len || rows.shape()[1] != config.text_dim)
+    throw usage_error(fmt::format("{}: {} is {}; this model reads up to {} rows of {}", path, name, to_string(rows.shape()),
+                                  config.text_len, config.text_dim));
+  HostTensor padded(DType::kF32, {config.text_len, config.text_dim});
+  std::copy(rows.f32(), rows.f32() + rows.elements(), padded.f32());
+  return padded;
+}
+
+class Run {
+ public:
+  Run(const SampleJob& job, const StopToken& stop) : job_(job), stop_(stop) {}
+
+  SampleReport go() {
+    check_arguments();
+    const auto model = ModelDirectory::open(job_.model);
+    config_ = model.config();
+    settle_options();
+    check_model();
+    if (!job_.decode.empty()) {
+      decode_file();
+    } else {
+      sample_all(model);
+    }
+    if (!job_.contact_sheet.empty()) write_png(job_.contact_sheet, contact_sheet(clips_, kSheetColumns));
+    if (folder_ && !report_.videos.empty()) write_manifest();
+    return std::move(report_);
+  }
+
+ private:
+  bool wants_video() const { return !job_.out.empty() || !job_.contact_sheet.empty(); }
+
+  void check_arguments() {
+    std::vector<std::string> errors;
+    const bool sampling = job_.decode.empty();
+    if (job_.out.empty() && job_.latents_out.empty()) errors.emplace_back("nothing to write: give -o OUT or --latents-out FILE");
+    if (sampling && job_.prompts.empty() && job_.text_embeds.empty()) errors.emplace_back("no prompt: give --prompt, --prompts or --text-embeds");
+    if (!job_.prompts.empty() && !job_.text_embeds.empty()) errors.emplace_back("--text-embeds stands for the prompt: leave --prompt away");
+    if (!sampling && (!job_.prompts.empty() || !job_.text_embeds.empty() || !job_.init_latents.empty() || !job_.latents_out.empty()))
+      errors.emplace_back("--decode samples nothing: prompts and latents have no place beside it");
+    for (const auto& p : job_.prompts)
+      if (!is_clean_utf8(p)) errors.emplace_back("a prompt is not UTF-8 text");
+    if (!errors.empty()) throw usage_error(fmt::format("{}", fmt::join(errors, "\n  ")));
+
+    sampling_.solver = parse_solver(job_.solver);
+    sampling_.grid = parse_sigma_grid(job_.sigma_grid);
+    folder_ = job_.prompts.size() > 1 || (job_.from_file && !job_.out.empty() && output_kind(job_.out) == OutputKind::kPictureFolder);
+    if (!job_.out.empty()) {
+      const OutputKind kind = output_kind(job_.out);
+      if (folder_ && kind != OutputKind::kPictureFolder)
+        throw usage_error(fmt::format("{} prompts need a folder, not the file {}", job_.prompts.size(), job_.out), "give -o a name without extension");
+      check_writable(job_.out);
+    }
+    for (const auto& path : {job_.latents_out, job_.contact_sheet})
+      if (!path.empty()) check_writable(path);
+  }
+
+  void settle_options() {
+    options_.num_frames = job_.num_frames.value_or(config_.num_frames);
+    options_.height = job_.height.value_or(config_.height);
+    options_.width = job_.width.value_or(config_.width);
+    sampling_.steps = job_.steps.value_or(config_.steps);
+    sampling_.flow_shift = job_.flow_shift.value_or(config_.flow_shift);
+    sampling_.guidance_scale = job_.guidance_scale.value_or(config_.guidance_scale);
+    options_.sampling = sampling_;
+    options_.compute_dtype = job_.compute_dtype;
+    options_.threads = job_.threads;
+    report_.sampling = sampling_;
+    report_.fps = job_.fps.value_or(config_.fps);
+    if (!job_.init_latents.empty()) adopt_init_latents();
+    if (!uses_guidance(sampling_) && !job_.negative_prompt.empty())
+      log_warning("the negative prompt is not used: --guidance-scale {} runs the conditional pass alone", sampling_.guidance_scale);
+  }
+
+  // Stored noise brings its own size; sizes that were asked for must agree.
+  void adopt_init_latents() {
+    const auto file = SafetensorsFile::open(job_.init_latents);
+    init_ = read_tensor(job_.init_latents, file.find("latents_init") || !file.find("latents") ? "latents_init" : "latents", 4);
+    const Shape& s = init_.shape();
+    const int64_t frames = (s[1] - 1) * config_.temporal_stride() + 1, height = s[2] * config_.spatial_stride(),
+                  width = s[3] * config_.spatial_stride();
+    if (s[0] != config_.in_channels || job_.num_frames.value_or(frames) != frames || job_.height.value_or(height) != height ||
+        job_.width.value_or(width) != width)
+      throw usage_error(fmt::format("{}: {} is noise for {} frames of {}x{} in {} channels, which is not what was asked for",
+                                    job_.init_latents, to_string(s), frames, width, height, s[0]));
+    options_.num_frames = frames;
+    options_.height = height;
+    options_.width = width;
+  }
+
+  void check_model() const {
+    if (job_.decode.empty())
+      if (const auto errors = sampling_option_errors(config_, options_); !errors.empty())
+        throw usage_error(fmt::format("{}", fmt::join(errors, "\n  ")));
+    if (!job_.prompts.empty() && config_.text_encoder == TextEncoderKind::kNone)
+      throw usage_error(fmt::format("the model '{}' comes without a text encoder", config_.name), "give the prompt's rows with --text-embeds FILE");
+    if (wants_video() && config_.codec == CodecKind::kNone)
+      throw usage_error(fmt::format("the model '{}' comes without a codec", config_.name), "leave -o away and write latents with --latents-out FILE");
+  }
+
+  std::string path_of(const NamedPrompt& prompt) const {
+    if (!folder_) return job_.out;
+    return fmt::format("{}/{}{}", job_.out, prompt.stem, job_.format == "png" ? "" : "." + job_.format);
+  }
+
+  // Decodes, writes and remembers what the contact sheet shows.
+  void finish_video(const std::string& path, const TensorView& latent) {
+    const HostTensor video = decode_latent(config_, latent, job_.threads);
+    auto pictures = pictures_of(video);
+    if (!path.empty()) write_video(path, video, pictures, report_.fps);
+    if (!job_.contact_sheet.empty()) clips_.push_back(std::move(pictures));
+  }
+
+  void sample_all(const ModelDirectory& model) {
+    auto prompts = name_prompts(job_.prompts);
+    if (prompts.empty()) prompts.push_back({"", 0, "video-0"});  // --text-embeds
+    const VideoSampler sampler(model, options_);
+    HostTensor negative;
+    if (uses_guidance(sampling_))
+      negative = job_.text_embeds.empty() ? sampler.encode_prompt(job_.negative_prompt)
+                                          : read_text_rows(job_.text_embeds, "negative_prompt_embeds", config_);
+    if (folder_) fs::create_directories(job_.out);
+    Progress progress("sample", static_cast<double>(prompts.size()) * static_cast<double>(sampling_.steps), "steps");
+    for (const auto& prompt : prompts) {
+      const auto start = std::chrono::steady_clock::now();
+      const uint64_t seed = job_.seed + static_cast<uint64_t>(prompt.repeat);
+      HostTensor text = job_.text_embeds.empty() ? sampler.encode_prompt(prompt.prompt) : read_text_rows(job_.text_embeds, "prompt_embeds", config_);
+      HostTensor latent = sampler.sample(init_.empty() ? sampler.initial_noise(seed) : init_.clone(), text, negative, stop_,
+                                         [&](int64_t) { progress.add(1, prompt.prompt.substr(0, 40)); });
+      const std::string path = job_.out.empty() ? "" : path_of(prompt);
+      if (wants_video()) finish_video(path, latent.view());
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      report_.videos.push_back({path, prompt.prompt, prompt.repeat, seed, options_.num_frames, options_.width, options_.height, seconds.count()});
+      if (!job_.latents_out.empty()) latents_.push_back(std::move(latent));
+    }
+    progress.finish();
+    if (!job_.latents_out.empty()) write_latents();
+  }
+
+  void write_latents() const {
+    Shape shape = latents_[0].shape();
+    shape.insert(shape.begin(), static_cast<int64_t>(latents_.size()));
+    HostTensor all(DType::kF32, shape);
+    float* to = all.f32();
+    for (const auto& l : latents_) to = std::copy(l.f32(), l.f32() + l.elements(), to);
+    write_safetensors(job_.latents_out, {{"latents", all.view()}});
+  }
+
+  void decode_file() {
+    const HostTensor latent = read_tensor(job_.decode, "latents", 4);
+    finish_video(job_.out, latent.view());
+    const Shape& s = latent.shape();
+    report_.videos.push_back({job_.out, "", 0, 0, (s[1] - 1) * config_.temporal_stride() + 1, s[3] * config_.spatial_stride(),
+                              s[2] * config_.spatial_stride(), 0});
+  }
+
+  void write_manifest() const {
+    auto list = nlohmann::ordered_json::array();
+    for (const auto& v : report_.videos)
+      list.push_back({{"path", fs::path(v.path).filename().string()}, {"prompt", v.prompt}, {"index", v.index}, {"seed", v.seed}});
+    write_file_atomic(job_.out + "/manifest.json", list.dump(1) + "\n");
+  }
+
+  const SampleJob& job_;
+  StopToken stop_;
+  ModelConfig config_;
+  SamplingOptions sampling_;
+  VideoSamplerOptions options_;
+  bool folder_ = false;
+  HostTensor init_;
+  SampleReport report_;
+  std::vector<HostTensor> latents_;
+  std::vector<std::vector<Picture>> clips_;
+};
+
+}  // namespace
+
+SampleReport run_sample_job(const SampleJob& job, const StopToken& stop) { return Run(job, stop).go(); }
+
+std::string to_json(const SampleReport& report, const SampleJob& job) {
+  nlohmann::ordered_json json;
+  json["model"] = job.model;
+  json["steps"] = report.sampling.steps;
+  json["guidance_scale"] = report.sampling.guidance_scale;
+  json["flow_shift"] = report.sampling.flow_shift;
+  json["solver"] = job.solver;
+  json["sigma_grid"] = job.sigma_grid;
+  json["fps"] = report.fps;
+  json["videos"] = nlohmann::ordered_json::array();
+  for (const auto& v : report.videos)
+    json["videos"].push_back({{"path", v.path}, {"prompt", v.prompt}, {"index", v.index}, {"seed", v.seed}, {"frames", v.frames},
+                              {"width", v.width}, {"height", v.height}, {"seconds", v.seconds}});
+  if (!job.latents_out.empty()) json["latents"] = job.latents_out;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace megaslide

@@ -1,0 +1,45 @@
+#include "diffusion/sample_output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "io/safetensors.h"
+
+namespace megaslide {
+namespace fs = std::filesystem;
+
+OutputKind output_kind(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (path.ends_with('/') || extension.empty() || fs::is_directory(path)) return OutputKind::kPictureFolder;
+  if (extension == ".safetensors") return OutputKind::kTensorFile;
+  if (extension == ".mp4" || extension == ".webm" || extension == ".gif") return OutputKind::kVideoFile;
+  throw usage_error(fmt::format("{}: cannot write '{}' files", path, extension), "use .mp4, .webm, .gif, .safetensors, or a folder name without extension");
+}
+
+void check_writable(const std::string& path) {
+  // The nearest folder that exists decides: what lies below it is made when it is needed.
+  std::string folder = parent_directory(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+  while (!fs::exists(folder) && folder != "." && folder != "/") folder = parent_directory(folder);
+  if (!fs::is_directory(folder)) throw usage_error(fmt::format("{}: {} is not a folder", path, folder));
+  if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("write into", folder, errno, "give another -o, or the right to write there");
+}
+
+void write_video(const std::string& path, const HostTensor& video, const std::vector<Picture>& pictures, double fps) {
+  if (output_kind(path) == OutputKind::kTensorFile) {
+    TensorView view = video.view();
+    view.shape.insert(view.shape.begin(), 1);
+    write_safetensors(path, {{"video", view}});
+    return;
+  }
+  const auto writer = create_video(path, pictures[0].width, pictures[0].height, fps);
+  for (const auto& p : pictures) writer->write(p);
+  writer->close();
+}
+
+}  // namespace megaslide

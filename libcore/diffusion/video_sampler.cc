@@ -1,0 +1,145 @@
+#include "diffusion/video_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "diffusion/flow_matching.h"
+#include "io/model_directory.h"
+#include "model/text_encoder.h"
+#include "model/video_codec.h"
+#include "model/wan.h"
+
+namespace megaslide {
+namespace {
+
+constexpr int64_t kPatch = 2;
+
+// All weights stay on the device, packed once, where they are this small; larger models are streamed through two slots.
+constexpr int64_t kResidentBytes = int64_t{1} << 30;
+
+// "816 or 832": the multiples of `step` around `value`, both at least `step`.
+std::string nearest_multiples(int64_t value, int64_t step) {
+  const int64_t below = value / step * step;
+  return below < step ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
+}
+
+}  // namespace
+
+std::vector<std::string> sampling_option_errors(const ModelConfig& model, const VideoSamplerOptions& o) {
+  std::vector<std::string> errors;
+  const int64_t unit = model.spatial_stride() * kPatch, stride = model.temporal_stride();
+  const auto side = [&](const char* name, int64_t value) {
+    if (value < unit || value % unit)
+      errors.push_back(fmt::format("--size: {} {} is no multiple of {}; use {}", name, value, unit, nearest_multiples(value, unit)));
+    else if (value / unit > model.rope_max_seq_len)
+      errors.push_back(fmt::format("--size: {} {} is beyond this model's {}", name, value, unit * model.rope_max_seq_len));
+  };
+  side("width", o.width);
+  side("height", o.height);
+  if (o.num_frames < 1 || (o.num_frames - 1) % stride) {
+    const int64_t below = (std::max<int64_t>(o.num_frames, 1) - 1) / stride * stride + 1;
+    errors.push_back(fmt::format("--num-frames: {} is not {}k + 1; use {} or {}", o.num_frames, stride, below, below + stride));
+  } else if ((o.num_frames - 1) / stride + 1 > model.rope_max_seq_len) {
+    errors.push_back(fmt::format("--num-frames: {} is beyond this model's {}", o.num_frames, (model.rope_max_seq_len - 1) * stride + 1));
+  }
+  if (o.sampling.steps < 1 || o.sampling.steps > 1000) errors.push_back(fmt::format("--steps: {}; use 1 to 1000", o.sampling.steps));
+  if (!(o.sampling.flow_shift > 0) || !std::isfinite(o.sampling.flow_shift))
+    errors.push_back(fmt::format("--flow-shift: {}; use a number > 0", o.sampling.flow_shift));
+  if (!(o.sampling.guidance_scale >= 1) || !std::isfinite(o.sampling.guidance_scale))
+    errors.push_back(fmt::format("--guidance-scale: {}; use a number ≥ 1, where 1 is no guidance", o.sampling.guidance_scale));
+  return errors;
+}
+
+Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height, int64_t width) {
+  return {model.in_channels, (num_frames - 1) / model.temporal_stride() + 1, height / model.spatial_stride(),
+          width / model.spatial_stride()};
+}
+
+struct VideoSampler::Impl {
+  ModelConfig config;
+  VideoSamplerOptions options;
+  Network network;
+  HostStore store;
+  std::unique_ptr<Device> device;
+  BatchShape shape;
+  std::unique_ptr<Pipeline> pipeline;
+
+  Impl(const ModelDirectory& model, const VideoSamplerOptions& o)
+      : config(model.config()), options(o), network(make_wan_network(config)),
+        store(network, {.compute_dtype = o.compute_dtype}), device(make_cpu_device({.threads = o.threads})) {
+    ThreadPool pool(o.threads);
+    load_state(store, model, pool, false);
+    const Shape latent = latent_shape(config, o.num_frames, o.height, o.width);
+    shape = sampling_shape(network, latent[1], latent[2], latent[3], config.text_len, o.sampling);
+    PipelineOptions pipeline_options;
+    pipeline_options.compute_dtype = o.compute_dtype;
+    pipeline_options.shapes = {shape};
+    if (store.ledger().weights <= kResidentBytes) pipeline_options.slots = std::max<int>(2, static_cast<int>(config.layers));
+    pipeline = std::make_unique<Pipeline>(*device, network, store, pipeline_options);
+  }
+};
+
+VideoSampler::VideoSampler(const ModelDirectory& model, const VideoSamplerOptions& options) {
+  if (const auto errors = sampling_option_errors(model.config(), options); !errors.empty())
+    throw usage_error(fmt::format("{}", fmt::join(errors, "\n  ")));
+  impl_ = std::make_unique<Impl>(model, options);
+}
+VideoSampler::~VideoSampler() = default;
+
+HostTensor VideoSampler::encode_prompt(const std::string& prompt) const {
+  const auto encoded = make_text_encoder(impl_->config)->encode(prompt);
+  if (encoded.cut > 0)
+    log_warning("a prompt has {} tokens, the model reads {}: its end is cut off: \"{:.60}…\"",
+                encoded.cut + static_cast<int64_t>(encoded.ids.size()), encoded.ids.size(), encoded.cleaned);
+  return pad_text(impl_->config, encoded.rows.view());
+}
+
+HostTensor VideoSampler::initial_noise(uint64_t seed) const {
+  const auto& o = impl_->options;
+  HostTensor noise(DType::kF32, latent_shape(impl_->config, o.num_frames, o.height, o.width));
+  fill_normal({noise.f32(), static_cast<size_t>(noise.elements())}, seed, RandomPurpose::kSample, 0);
+  return noise;
+}
+
+HostTensor VideoSampler::sample(HostTensor noise, const HostTensor& text, const HostTensor& negative, const StopToken& stop,
+                                const std::function<void(int64_t)>& on_step) const {
+  const auto span = [](const HostTensor& t) {
+    return std::span<const float>(t.empty() ? nullptr : t.f32(), t.empty() ? 0 : static_cast<size_t>(t.elements()));
+  };
+  const LatentRequest request{impl_->shape, {noise.f32(), static_cast<size_t>(noise.elements())}, span(text), span(negative)};
+  sample_latent(*impl_->device, *impl_->pipeline, request, impl_->options.sampling, stop, on_step);
+  return noise;
+}
+
+HostTensor decode_latent(const ModelConfig& model, const TensorView& latent, int threads) {
+  ThreadPool pool(threads);
+  HostTensor video = make_codec(model)->decode(pool, latent);
+  float* p = video.f32();
+  for (int64_t i = 0; i < video.elements(); ++i) p[i] = std::clamp(p[i], -1.f, 1.f);
+  return video;
+}
+
+std::vector<Picture> pictures_of(const HostTensor& video) {
+  const Shape& s = video.shape();
+  const int64_t frames = s[1], height = s[2], width = s[3], plane = height * width;
+  std::vector<Picture> pictures(static_cast<size_t>(frames));
+  for (int64_t f = 0; f < frames; ++f) {
+    Picture& picture = pictures[static_cast<size_t>(f)];
+    picture.width = width;
+    picture.height = height;
+    picture.rgb.resize(static_cast<size_t>(3 * plane));
+    for (int64_t c = 0; c < 3; ++c) {
+      const float* from = video.f32() + (c * frames + f) * plane;
+      for (int64_t i = 0; i < plane; ++i)
+        picture.rgb[static_cast<size_t>(3 * i + c)] = static_cast<uint8_t>(std::lround((from[i] + 1) * 127.5f));
+    }
+  }
+  return pictures;
+}
+
+}  // namespace megaslide

@@ -1,0 +1,59 @@
+// From prompts to videos with one model: text encoder, streamed transformer, codec.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/stop.h"
+#include "config/model_config.h"
+#include "diffusion/latent_sampler.h"
+#include "io/video.h"
+#include "tensor/tensor.h"
+
+namespace megaslide {
+
+class ModelDirectory;
+
+struct VideoSamplerOptions {
+  SamplingOptions sampling;
+  int64_t num_frames = 81, height = 480, width = 832;
+  DType compute_dtype = DType::kBF16;
+  int threads = 1;
+};
+
+// Finds what does not fit the model, each "--option: value, what would do"; empty when all is well.
+std::vector<std::string> sampling_option_errors(const ModelConfig& model, const VideoSamplerOptions& options);
+
+// Shape (C, T, h, w) of the latent of a video.
+Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height, int64_t width);
+
+class VideoSampler {
+ public:
+  // Reads the weights. Throws a usage Error with all of sampling_option_errors().
+  VideoSampler(const ModelDirectory& model, const VideoSamplerOptions& options);
+  ~VideoSampler();
+  VideoSampler(const VideoSampler&) = delete;
+  VideoSampler& operator=(const VideoSampler&) = delete;
+
+  // Rows (text_len, text_dim) of a prompt, zero past its end. Warns where it is cut.
+  HostTensor encode_prompt(const std::string& prompt) const;
+  // Standard normal (C, T, h, w): a function of the seed alone.
+  HostTensor initial_noise(uint64_t seed) const;
+  // The normalised latent (C, T, h, w). `negative` is read only with guidance. The result depends on noise, text and
+  // options, not on what was sampled before, nor on the threads.
+  HostTensor sample(HostTensor noise, const HostTensor& text, const HostTensor& negative, const StopToken& stop,
+                    const std::function<void(int64_t step)>& on_step) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// (3, F, H, W) in [−1, 1], clipped, of a normalised latent (C, T, h, w), and its pictures.
+HostTensor decode_latent(const ModelConfig& model, const TensorView& latent, int threads);
+std::vector<Picture> pictures_of(const HostTensor& video);
+
+}  // namespace megaslide

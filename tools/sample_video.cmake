@@ -1,0 +1,1 @@
+ms_tool(sample-video DEPS ms_diffusion)
