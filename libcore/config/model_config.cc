@@ -37,17 +37,17 @@ class Findings {
 void check_attention(const ModelConfig& c, Findings& f) {
   const AttentionConfig& a = c.attention;
   f.require(a.per_layer.empty() || static_cast<int64_t>(a.per_layer.size()) == c.layers,
-            "attention.per_layer: expected one entry a layer ({}), got {}", c.layers, a.per_layer.size());
+            "attention_per_layer: expected one entry a layer ({}), got {}", c.layers, a.per_layer.size());
   const char* axes = "thw";
   for (size_t i = 0; i < 3; ++i) {
-    f.require(a.dsa.kernel[i] >= 1 && a.dsa.kernel[i] <= 63, "attention.dsa.kernel: expected 1 to 63 along {}, got {}",
+    f.require(a.dsa.kernel[i] >= 1 && a.dsa.kernel[i] <= 63, "dsa.kernel: expected 1 to 63 along {}, got {}",
               axes[i], a.dsa.kernel[i]);
-    f.require(a.dsa.reach[i] >= 0 && a.dsa.reach[i] <= 32, "attention.dsa.reach: expected 0 to 32 along {}, got {}",
+    f.require(a.dsa.reach[i] >= 0 && a.dsa.reach[i] <= 32, "dsa.reach: expected 0 to 32 along {}, got {}",
               axes[i], a.dsa.reach[i]);
-    f.require(a.window[i] >= 1 && a.window[i] <= 1024, "attention.window: expected 1 to 1024 along {}, got {}", axes[i],
+    f.require(a.window[i] >= 1 && a.window[i] <= 1024, "window: expected 1 to 1024 along {}, got {}", axes[i],
               a.window[i]);
   }
-  f.require(a.dsa.groups >= 1 && a.dsa.groups <= c.heads, "attention.dsa.groups: expected 1 to the number of heads ({}), got {}",
+  f.require(a.dsa.groups >= 1 && a.dsa.groups <= c.heads, "dsa.groups: expected 1 to the number of heads ({}), got {}",
             c.heads, a.dsa.groups);
 }
 
@@ -55,8 +55,8 @@ void check_sampling_defaults(const ModelConfig& c, Findings& f) {
   const int64_t ts = c.temporal_stride(), ss = 2 * c.spatial_stride();
   f.require(c.num_frames >= 1 && c.num_frames <= 65536 && c.num_frames % ts == 1, "num_frames: expected {}k+1, got {}", ts,
             c.num_frames);
-  f.require(c.height >= ss && c.height <= 65536 && c.height % ss == 0, "height: expected a multiple of {}, got {}", ss, c.height);
-  f.require(c.width >= ss && c.width <= 65536 && c.width % ss == 0, "width: expected a multiple of {}, got {}", ss, c.width);
+  f.require(c.width >= ss && c.width <= 65536 && c.width % ss == 0 && c.height >= ss && c.height <= 65536 && c.height % ss == 0,
+            "size: expected a width and a height that are multiples of {}, got {}x{}", ss, c.width, c.height);
   f.require(c.fps > 0 && c.fps <= 1000, "fps: expected a number > 0 and <= 1000, got {}", c.fps);
   f.require_between("steps", c.steps, 1, 1000);
   f.require(c.flow_shift > 0 && c.flow_shift <= 100, "flow_shift: expected a number > 0 and <= 100, got {}", c.flow_shift);

@@ -1,0 +1,117 @@
+#include "config/run_config.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "config/schemas.h"
+
+namespace megaslide {
+namespace {
+
+std::map<std::string, std::string> by_key(const std::vector<std::string>& lines) {
+  std::map<std::string, std::string> m;
+  for (const std::string& line : lines) {
+    const size_t equals = std::min(line.find('='), line.size());
+    m[line.substr(0, equals)] = line.substr(std::min(equals + 1, line.size()));
+  }
+  return m;
+}
+
+void throw_listed(const std::string& heading, const std::vector<std::string>& lines, const std::string& remedy) {
+  if (lines.empty()) return;
+  std::string text = heading;
+  for (const std::string& line : lines) text += "\n  " + line;
+  throw usage_error(text, remedy);
+}
+
+}  // namespace
+
+ModelConfig with_overrides(const ModelConfig& model, const RunConfig& run) {
+  ModelConfig c = model;
+  if (run.model.attention) {
+    c.attention.kind = *run.model.attention;
+    c.attention.per_layer.clear();
+  }
+  const RunConfig::Dsa& d = run.model.dsa;
+  if (d.kernel) c.attention.dsa.kernel = *d.kernel;
+  if (d.reach) c.attention.dsa.reach = *d.reach;
+  if (d.mode) c.attention.dsa.mode = *d.mode;
+  if (d.groups) c.attention.dsa.groups = *d.groups;
+  validate(c);
+  return c;
+}
+
+void reject_unsupported(const RunConfig& run) {
+  using R = RunConfig;
+  std::vector<std::string> lines;
+  const auto reject = [&](bool asked, const char* what, const char* instead) {
+    if (asked) lines.push_back(fmt::format("{} is not supported by this version; supported: {}", what, instead));
+  };
+  reject(run.train.clip == R::Clip::kLayer, "train.clip: layer", "exact, none");
+  reject(run.optimizer.device == R::OptimizerDevice::kDevice, "optimizer.device: device", "cpu");
+  reject(run.optimizer.masters == R::Masters::kBf16StochasticRounding, "optimizer.masters: bf16-sr", "split, fp32");
+  reject(run.optimizer.moments == R::Moments::kBf16, "optimizer.moments: bf16", "fp32");
+  reject(run.optimizer.moments == R::Moments::kInt8, "optimizer.moments: int8", "fp32");
+  reject(run.stream.tier == R::Tier::kNvme, "stream.tier: nvme", "ram");
+  reject(run.stream.stash == R::Stash::kHost, "stream.stash: host", "device");
+  reject(run.stream.stash == R::Stash::kRecompute, "stream.stash: recompute", "device");
+  reject(run.stream.segment != 1, "stream.segment above 1", "1");
+  reject(run.stream.slabs > 0, "stream.slabs: a number of frames", "auto, off");
+  throw_listed("the configuration asks for what this version cannot run:", lines, "change the keys named above, in the file or with --set");
+}
+
+void require_for_training(const RunConfig& run) {
+  std::vector<std::string> lines;
+  if (run.model.path.empty()) lines.push_back("model.path: the model directory to train");
+  if (run.data.cache.empty() && run.data.replay.empty()) lines.push_back("data.cache: a cache made by encode-clips (or data.replay: stored batches)");
+  if (run.output.output_dir.empty()) lines.push_back("output.output_dir: where checkpoints and metrics go");
+  throw_listed("the configuration lacks what training needs:", lines, "add the keys to the file, or give them with --set key=value");
+}
+
+std::vector<std::string> canonical_lines(const RunConfig& run) {
+  RunConfig copy = run;  // the schema binds variables to read into; writing leaves them alone
+  std::vector<std::string> lines;
+  const Schema schema = run_schema(copy);
+  for (const Key& key : schema.keys())
+    if (key.in_digest) lines.push_back(key.path + "=" + key.write());
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::string config_digest(const RunConfig& run) {
+  std::string text;
+  for (const std::string& line : canonical_lines(run)) text += line + "\n";
+  return sha256_hex(text);
+}
+
+std::vector<std::string> differing_keys(const std::vector<std::string>& before, const std::vector<std::string>& now) {
+  const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
+  std::map<std::string, std::string> old = by_key(before), current = by_key(now);
+  std::vector<std::string> lines;
+  for (const auto& [key, value] : old)
+    if (const auto it = current.find(key); it == current.end() || it->second != value)
+      lines.push_back(fmt::format("{}: was {}, is {}", key, shown(value), it == current.end() ? "not set" : shown(it->second)));
+  for (const auto& [key, value] : current)
+    if (old.count(key) == 0 && !value.empty()) lines.push_back(fmt::format("{}: was not set, is {}", key, value));
+  return lines;
+}
+
+std::vector<std::string> run_config_keys() {
+  RunConfig config;
+  const Schema schema = run_schema(config);
+  std::vector<std::string> keys;
+  for (const Key& key : schema.keys()) keys.push_back(key.path);
+  return keys;
+}
+
+std::vector<std::string> machine_config_keys() {
+  MachineConfig config;
+  const Schema schema = machine_schema(config);
+  std::vector<std::string> keys;
+  for (const Key& key : schema.keys()) keys.push_back(key.path);
+  return keys;
+}
+
+}  // namespace megaslide

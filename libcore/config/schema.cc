@@ -1,0 +1,205 @@
+#include "config/schema.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_cursor.h"
+#include "config/nearest.h"
+
+namespace megaslide {
+namespace {
+
+std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// Where a key that is unknown here may belong: the nearest sibling, or the same name in another section.
+std::string suggestion(const std::string& section, const std::string& name, const Schema& schema) {
+  const std::string prefix = section.empty() ? "" : section + ".";
+  if (const std::string near = nearest_name(name, schema.names_in(section)); !near.empty()) return prefix + near;
+  for (const Key& key : schema.keys())
+    if (last_name(key.path) == name) return key.path;
+  std::vector<std::string> names;
+  for (const Key& key : schema.keys()) names.push_back(last_name(key.path));
+  const std::string near = nearest_name(name, names);
+  for (const Key& key : schema.keys())
+    if (!near.empty() && last_name(key.path) == near) return key.path;
+  return {};
+}
+
+std::string unknown_key(const std::string& section, const std::string& name, const Schema& schema) {
+  if (const std::string near = suggestion(section, name, schema); !near.empty()) return "unknown key; did you mean " + near + "?";
+  std::string known;
+  for (const std::string& n : schema.names_in(section)) known += (known.empty() ? "" : ", ") + n;
+  return "unknown key; known here: " + known;
+}
+
+// Findings go through `report(node, path, text)`, places through `note(path, node)`, whatever the source.
+struct Walk {
+  const Schema& schema;
+  std::function<void(const YamlNode&, const std::string&, const std::string&)> report;
+  std::function<void(const std::string&, const YamlNode&)> note;
+
+  void value(const std::string& path, const YamlNode& node) const {
+    if (const Key* key = schema.find(path)) {
+      if (node.kind == YamlNode::Kind::kNull && !key->optional) return report(node, path, "expected a value, got nothing");
+      Problems problems;
+      key->read(node, problems);
+      for (const Problem& p : problems) report(*p.node, path, p.text);
+      note(path, node);
+    } else if (node.kind == YamlNode::Kind::kMap) {
+      note(path, node);
+      map(path, node);
+    } else if (node.kind != YamlNode::Kind::kNull) {
+      std::string names;
+      for (const std::string& n : schema.names_in(path)) names += (names.empty() ? "" : ", ") + n;
+      report(node, path, fmt::format("expected a section with keys {}, got {}", names, describe_node(node)));
+    }
+  }
+
+  void map(const std::string& section, const YamlNode& node) const {
+    std::map<std::string, const YamlNode*> seen;
+    for (const auto& [key, child] : node.entries) {
+      const std::string path = (section.empty() ? "" : section + ".") + key.scalar;
+      const bool fits = key.scalar.find('.') == std::string::npos && (schema.find(path) != nullptr || schema.is_section(path));
+      const auto [first, fresh] = seen.try_emplace(key.scalar, &key);
+      if (!fits) {
+        const std::string shown = (section.empty() ? "" : section + ".") + (key.scalar.size() > 80 ? key.scalar.substr(0, 80) + "..." : key.scalar);
+        report(key, shown, unknown_key(section, key.scalar, schema));
+      } else if (!fresh) {
+        report(key, path, fmt::format("given twice, first in line {}", first->second->line));
+      } else {
+        value(path, child);
+      }
+    }
+  }
+};
+
+// A path is printed as it is when it is made of harmless characters.
+std::string printable(const std::string& path) {
+  for (const char c : path)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || static_cast<unsigned char>(c) >= 0x80) return quote_for_message(path);
+  return path;
+}
+
+}  // namespace
+
+Key& Schema::add(Key key) {
+  MS_CHECK(find(key.path) == nullptr, "key {} twice", key.path);
+  keys_.push_back(std::move(key));
+  return keys_.back();
+}
+
+const Key* Schema::find(const std::string& path) const {
+  for (const Key& key : keys_)
+    if (key.path == path) return &key;
+  return nullptr;
+}
+
+bool Schema::is_section(const std::string& path) const {
+  return std::any_of(keys_.begin(), keys_.end(), [&](const Key& key) { return key.path.rfind(path + ".", 0) == 0; });
+}
+
+std::vector<std::string> Schema::names_in(const std::string& section) const {
+  const std::string prefix = section.empty() ? "" : section + ".";
+  std::vector<std::string> names;
+  for (const Key& key : keys_) {
+    if (key.path.rfind(prefix, 0) != 0) continue;
+    const std::string rest = key.path.substr(prefix.size());
+    const std::string name = rest.substr(0, rest.find('.'));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+void ConfigErrors::add(int line, int column, const std::string& text) {
+  lines_.push_back({line, column, fmt::format("{}:{}:{}: {}", file_, line, column, text)});
+}
+
+void ConfigErrors::add(const std::string& place, const std::string& text) {
+  lines_.push_back({std::numeric_limits<int>::max(), 0, place + ": " + text});
+}
+
+void ConfigErrors::throw_if_any(const std::string& manual) {
+  if (lines_.empty()) return;
+  std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return std::pair(a.line, a.column) < std::pair(b.line, b.column); });
+  constexpr size_t kShown = 25;
+  std::string text;
+  if (lines_.size() > 1) text = fmt::format("{} errors in the configuration", lines_.size());
+  for (size_t i = 0; i < lines_.size() && i < kShown; ++i) text += (lines_.size() > 1 ? "\n" : "") + lines_[i].text;
+  if (lines_.size() > kShown) text += fmt::format("\n... and {} more", lines_.size() - kShown);
+  throw usage_error(text, fmt::format("man {} describes every key", manual));
+}
+
+void Places::report(ConfigErrors& errors, const std::string& path, const std::string& text) const {
+  std::string where = path;
+  auto found = places_.find(where);
+  while (found == places_.end() && where.find('.') != std::string::npos) {
+    where.resize(where.rfind('.'));
+    found = places_.find(where);
+  }
+  const std::string message = path + ": " + text;
+  if (found == places_.end()) errors.add(1, 1, message);
+  else if (!found->second.set.empty()) errors.add(found->second.set, message);
+  else errors.add(found->second.line, found->second.column, message);
+}
+
+void read_tree(const YamlNode& root, const Schema& schema, ConfigErrors& errors, Places& places) {
+  if (root.kind == YamlNode::Kind::kNull) return errors.add(1, 1, "empty: expected keys and values");
+  if (root.kind != YamlNode::Kind::kMap)
+    return errors.add(root.line, root.column, "expected keys and values at the top, got " + describe_node(root));
+  const Walk walk{schema,
+                  [&](const YamlNode& node, const std::string& path, const std::string& text) { errors.add(node.line, node.column, printable(path) + ": " + text); },
+                  [&](const std::string& path, const YamlNode& node) { places.note(path, node.line, node.column); }};
+  walk.map("", root);
+}
+
+void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors& errors, Places& places) {
+  const std::string place = "--set " + printable(assignment.size() > 200 ? assignment.substr(0, 200) : assignment);
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) return errors.add(place, "expected key=value");
+  const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
+  if (schema.find(path) == nullptr && !schema.is_section(path)) {
+    const size_t dot = path.rfind('.');
+    const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
+    return errors.add(place, printable(path) + ": " + unknown_key(schema.is_section(section) ? section : "", last_name(path), schema));
+  }
+  YamlNode node;
+  const bool structured = !text.empty() && std::string("[{\"'").find(text[0]) != std::string::npos;
+  if (structured) {
+    try {
+      node = parse_yaml(text, place);
+    } catch (const Error& e) {
+      return errors.add(place, e.message().substr(std::min(e.message().size(), place.size() + 1)));
+    }
+  } else if (!text.empty() && text != "null" && text != "~") {  // a shell's word is taken as it is, colons and all
+    node.kind = YamlNode::Kind::kScalar;
+    node.scalar = text;
+  }
+  const Walk walk{schema, [&](const YamlNode&, const std::string& p, const std::string& message) { errors.add(place, printable(p) + ": " + message); },
+                  [&](const std::string& p, const YamlNode&) { places.note(p, place); }};
+  if (schema.find(path) == nullptr && node.kind == YamlNode::Kind::kNull) return errors.add(place, path + ": is a section; set one of its keys");
+  walk.value(path, node);
+}
+
+std::string write_tree(const Schema& schema, const std::string& heading) {
+  std::string out = heading;
+  std::vector<std::string> open;  // sections of the last line
+  for (const Key& key : schema.keys()) {
+    const std::string value = key.write();
+    if (value.empty()) continue;
+    std::vector<std::string> names;
+    for (size_t i = 0; i <= key.path.size();) {
+      const size_t end = std::min(key.path.find('.', i), key.path.size());
+      names.push_back(key.path.substr(i, end - i));
+      i = end + 1;
+    }
+    size_t common = 0;
+    while (common < open.size() && common + 1 < names.size() && open[common] == names[common]) ++common;
+    open.resize(common);
+    for (; open.size() + 1 < names.size(); open.push_back(names[open.size()])) out += std::string(2 * open.size(), ' ') + names[open.size()] + ":\n";
+    out += std::string(2 * open.size(), ' ') + names.back() + ": " + value + "\n";
+  }
+  return out;
+}
+
+}  // namespace megaslide
