@@ -132,7 +132,7 @@ struct SimRates {
 };
 
 struct SimDeviceOptions {
-  SimRates rates;
+  SimRates rates = {};
   bool async = true;
   LinkKind link = LinkKind::kShared;
   double bandwidth = 0;  // of the emulated link; overrides link_up and link_down

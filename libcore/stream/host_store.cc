@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/adamw/adamw.h"
 
 namespace megaslide {
 
@@ -60,30 +61,21 @@ void* HostStore::allocate(int64_t bytes, int64_t& category) {
   return p;
 }
 
-void HostStore::read_master(int module, int64_t begin, int64_t n, float* out) const {
+void HostStore::read_master(ThreadPool& pool, int module, int64_t begin, int64_t n, float* out) const {
   const ModuleState& s = this->module(module);
-  if (s.master) {
-    std::memcpy(out, s.master + begin, static_cast<size_t>(n) * 4);
-    return;
-  }
   const auto* w = static_cast<const bf16*>(s.weights) + begin;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t high = uint32_t{w[i].bits} << 16;
-    const auto low = s.remainder ? static_cast<uint32_t>(static_cast<int32_t>(s.remainder[begin + i])) : 0u;
-    out[i] = std::bit_cast<float>(high + low);
-  }
+  if (s.master) std::memcpy(out, s.master + begin, static_cast<size_t>(n) * 4);
+  else if (s.remainder) join_master(pool, out, w, s.remainder + begin, n);
+  else for (int64_t i = 0; i < n; ++i) out[i] = to_float(w[i]);
 }
 
-void HostStore::write_master(int module, int64_t begin, int64_t n, const float* in) {
+void HostStore::write_master(ThreadPool& pool, int module, int64_t begin, int64_t n, const float* in) {
   ModuleState& s = this->module(module);
   if (s.master) std::memcpy(s.master + begin, in, static_cast<size_t>(n) * 4);
   if (options_.compute_dtype == DType::kF32) return;
   auto* w = static_cast<bf16*>(s.weights) + begin;
-  for (int64_t i = 0; i < n; ++i) {
-    w[i] = to_bf16(in[i]);
-    if (s.remainder)
-      s.remainder[begin + i] = static_cast<int16_t>(std::bit_cast<uint32_t>(in[i]) - (uint32_t{w[i].bits} << 16));
-  }
+  if (s.remainder) split_master(pool, w, s.remainder + begin, in, n);
+  else round_master(pool, w, in, n);
 }
 
 }  // namespace megaslide

@@ -1,7 +1,8 @@
 // Where a network's state lives: per module one slab each of weights, masters, moments and gradients, in host memory.
 //
 // Modules are numbered 0 = embedding, 1 … L = layers, L + 1 = head. All slabs of a module share its ParamLayout. The
-// state codecs are those of spec engine.md §1: the compute weight w = bf16_rne(p) is a cache of the fp32 master p.
+// state codecs are those of spec engine.md §1: the compute weight w is a cache of the fp32 master p, rounded to the nearest
+// bf16 (ties away from zero: see kernels/adamw/adamw.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,6 +14,7 @@
 namespace megaslide {
 
 class ModelDirectory;
+class ThreadPool;
 
 enum class MasterCodec {
   kSplit,  // p = (w << 16) + signed 16-bit remainder: bit-equal to fp32 at 2 bytes beside the weight
@@ -60,8 +62,8 @@ class HostStore {
   const HostLedger& ledger() const { return ledger_; }
 
   // The fp32 master of elements [begin, begin + n) of a module, and its replacement (which rounds the weight anew).
-  void read_master(int module, int64_t begin, int64_t n, float* out) const;
-  void write_master(int module, int64_t begin, int64_t n, const float* in);
+  void read_master(ThreadPool& pool, int module, int64_t begin, int64_t n, float* out) const;
+  void write_master(ThreadPool& pool, int module, int64_t begin, int64_t n, const float* in);
 
  private:
   void* allocate(int64_t bytes, int64_t& category);
@@ -73,8 +75,8 @@ class HostStore {
   uintptr_t next_virtual_ = uintptr_t{1} << 45;
 };
 
-// Fills masters and weights from a model directory, tensor by tensor. Throws Error listing missing, extra and misshapen
-// tensors of all files at once.
-void load_weights(HostStore& store, const ModelDirectory& directory);
+// Fills masters and weights from a model directory, tensor by tensor; of a checkpoint its masters, and where the store is
+// for training and `moments` is true Adam's moments too.
+void load_state(HostStore& store, const ModelDirectory& directory, ThreadPool& pool, bool moments);
 
 }  // namespace megaslide

@@ -71,9 +71,9 @@ Event TrainStep::update(int module) {
   // Read and write masters and moments, read the gradient; the bf16 weight is written (split: it is the master's half).
   const double bytes = (24 + gradient_bytes + (s.master && s.weights != s.master ? 2 : 0)) * static_cast<double>(n);
   AdamWStep step;
-  step.beta1 = static_cast<float>(optimizer_.beta1);
-  step.beta2 = static_cast<float>(optimizer_.beta2);
-  step.eps = static_cast<float>(optimizer_.eps);
+  step.beta1 = optimizer_.beta1;
+  step.beta2 = optimizer_.beta2;
+  step.eps = optimizer_.eps;
   step.step = updates_;
   step.clip = clip_;
   host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, rate = pending_rate_] {
@@ -81,8 +81,8 @@ Event TrainStep::update(int module) {
     const ParamLayout& layout = s.module->layout();
     for (size_t i = 0; i < params.size(); ++i) {
       AdamWStep p = step;
-      p.learning_rate = static_cast<float>(rate * params[i].learning_rate_scale);
-      p.weight_decay = static_cast<float>(params[i].decay ? optimizer_.weight_decay : 0.0);
+      p.learning_rate = rate * params[i].learning_rate_scale;
+      p.weight_decay = params[i].decay ? optimizer_.weight_decay : 0;
       const int64_t at = layout.offset[i], count = element_count(params[i].shape);
       const DType dtype = store_.options().gradients;
       const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);

@@ -1,0 +1,43 @@
+// What a run trains on: cached latents, or stored batches that are replayed. A microbatch is a pure function of the step
+// and its number, so a resumed run sees what the uninterrupted one saw, and no position needs to be stored.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/model_config.h"
+#include "config/run_config.h"
+#include "stream/pipeline.h"
+#include "tensor/tensor.h"
+
+namespace megaslide {
+
+// Owns the host tensors of one microbatch.
+struct HostBatch {
+  BatchShape shape;
+  HostTensor latent, timesteps, text, target;
+  int64_t tokens = 0;  // token rows of all samples
+  MicroBatch view() const { return {shape, latent.f32(), timesteps.f32(), text.f32(), target.f32()}; }
+};
+
+class TrainingData {
+ public:
+  virtual ~TrainingData() = default;
+  // Every shape that batch() or validation_batch() can return; at least one.
+  virtual std::vector<BatchShape> shapes() const = 0;
+  virtual HostBatch batch(int64_t step, int micro) const = 0;  // step from 1, micro from 0
+  virtual int microbatches(int64_t step) const = 0;
+  // Held-out batches: fixed noise and noise levels, so that values can be compared across steps. 0: none.
+  virtual int64_t validation_batches() const { return 0; }
+  virtual HostBatch validation_batch(int64_t index) const;
+  virtual int64_t host_bytes() const = 0;  // kept in memory, for the ledger
+};
+
+// From run.data.cache or run.data.replay. Throws Error when the data does not go with the model.
+std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model);
+
+// A latent (Cin, T, h, w) as the network's token grid; Error when sides are not multiples of the patch.
+BatchShape batch_shape_of(const Shape& latent, int64_t batch, int64_t context_rows, const std::string& what);
+
+}  // namespace megaslide

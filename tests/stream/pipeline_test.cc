@@ -1,0 +1,218 @@
+#include "stream/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "base/philox.h"
+#include "base/sha256.h"
+#include "edge_dropping_device.h"
+#include "toy_network.h"
+
+namespace megaslide {
+namespace {
+
+using testing::Edge;
+using testing::EdgeDroppingDevice;
+
+constexpr int64_t kWidth = 192;
+constexpr int kLayers = 5;
+
+struct Inputs {
+  BatchShape shape{1, 2, 3, 2, 1};
+  std::vector<float> latent, target, timestep{500}, text{0};
+  explicit Inputs(int series) {
+    const Random random(7, RandomPurpose::kTest);
+    for (int64_t i = 0; i < shape.rows() * kWidth; ++i) {
+      latent.push_back(static_cast<float>(random.normal(static_cast<uint64_t>(series), static_cast<uint64_t>(i))));
+      target.push_back(static_cast<float>(random.normal(static_cast<uint64_t>(series) + 1000, static_cast<uint64_t>(i))));
+    }
+  }
+  MicroBatch batch() const { return {shape, latent.data(), timestep.data(), text.data(), target.data()}; }
+};
+
+// Steps of plain gradient descent, each module's update queued on the host stream ahead of its upload.
+struct Settings {
+  int steps = 4, slots = 2, microbatches = 2;
+  DType compute_dtype = DType::kBF16, gradients = DType::kBF16;
+  double update_seconds = 0;  // how long the optimizer of a module takes
+};
+
+std::string train(Device& device, const Settings& run, std::vector<double>* losses = nullptr, int64_t* uploads = nullptr) {
+  const Network network = testing::toy_network(kWidth, kLayers);
+  HostStore store(network, {run.compute_dtype, true, MasterCodec::kSplit, run.gradients, false});
+  testing::fill_toy(store);
+  std::vector<bool> due(static_cast<size_t>(store.modules()), false);
+  std::vector<float> scratch(1 << 12);
+  auto update = [&](int m) -> Event {
+    if (!due[static_cast<size_t>(m)]) return {};
+    due[static_cast<size_t>(m)] = false;
+    device.host().enqueue("descend", {}, [&store, m, run] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(run.update_seconds));
+      ThreadPool pool(1);
+      const int64_t n = store.module(m).module->layout().elements;
+      std::vector<float> p(static_cast<size_t>(n));
+      store.read_master(pool, m, 0, n, p.data());
+      for (int64_t i = 0; i < n; ++i) p[static_cast<size_t>(i)] -= 0.05f * testing::weight_at(store.module(m).gradient, run.gradients, i);
+      store.write_master(pool, m, 0, n, p.data());
+    });
+    return device.record(device.host());
+  };
+  // Checksums of the gradients as they arrive: what the norm of a real run reads.
+  std::vector<double> sums(static_cast<size_t>(store.modules()), 0), history;
+  auto arrived = [&](int m, const Event& e) {
+    device.wait(device.host(), e);
+    device.host().enqueue("sum", {}, [&sums, &store, m, run] {
+      double s = 0;
+      for (int64_t i = 0; i < store.module(m).module->layout().elements; ++i) s += testing::weight_at(store.module(m).gradient, run.gradients, i);
+      sums[static_cast<size_t>(m)] = s;
+    });
+  };
+  PipelineOptions o;
+  o.compute_dtype = run.compute_dtype;
+  o.training = true;
+  o.slots = run.slots;
+  o.shapes = {Inputs(0).shape};
+  o.max_microbatches = run.microbatches;
+  Pipeline pipeline(device, network, store, o, {update, arrived});
+  for (int step = 0; step < run.steps; ++step) {
+    std::vector<Inputs> inputs;
+    for (int a = 0; a < run.microbatches; ++a) inputs.emplace_back(step * 10 + a);
+    std::vector<MicroBatch> batches;
+    for (const auto& i : inputs) batches.push_back(i.batch());
+    pipeline.invalidate_weights();
+    device.synchronize(pipeline.train(batches));
+    device.synchronize(device.record(device.host()));
+    for (int a = 0; a < run.microbatches; ++a) {
+      history.push_back(pipeline.losses()[a]);
+      if (losses) losses->push_back(pipeline.losses()[a]);
+    }
+    history.insert(history.end(), sums.begin(), sums.end());
+    due.assign(due.size(), true);
+  }
+  for (int m = 0; m < store.modules(); ++m) update(m);
+  device.synchronize();
+  if (uploads) *uploads = pipeline.weight_uploads();
+  Sha256 hash;
+  ThreadPool pool(1);
+  hash.update(std::as_bytes(std::span(history)));
+  for (int m = 0; m < store.modules(); ++m) {
+    const int64_t n = store.module(m).module->layout().elements;
+    std::vector<float> p(static_cast<size_t>(n));
+    store.read_master(pool, m, 0, n, p.data());
+    hash.update(std::as_bytes(std::span(p)));
+  }
+  return hash.hex();
+}
+
+std::string train(const CpuDeviceOptions& options, const Settings& run) {
+  const auto device = make_cpu_device(options);
+  return train(*device, run);
+}
+
+TEST(Pipeline, LossIsThatOfThePlainProduct) {
+  const auto device = make_cpu_device({.threads = 1});
+  std::vector<double> losses;
+  train(*device, {.steps = 1, .compute_dtype = DType::kF32, .gradients = DType::kF32}, &losses);
+  const Network network = testing::toy_network(kWidth, kLayers);
+  HostStore store(network, {DType::kF32, true, MasterCodec::kFp32, DType::kF32, false});
+  testing::fill_toy(store);
+  for (int a = 0; a < 2; ++a) {
+    const Inputs in(a);
+    double sum = 0;
+    for (size_t i = 0; i < in.latent.size(); ++i) {
+      double x = in.latent[i];
+      for (int m = 0; m < store.modules(); ++m) {
+        const ModuleState& s = store.module(m);
+        const auto k = static_cast<int64_t>(i) % kWidth;
+        x = x * s.master[s.module->layout().offset[0] + k] + s.master[s.module->layout().offset[1] + k];
+      }
+      sum += (x - in.target[i]) * (x - in.target[i]);
+    }
+    const double expected = sum / static_cast<double>(in.latent.size());
+    EXPECT_NEAR(losses[static_cast<size_t>(a)], expected, 1e-5 * expected);
+  }
+}
+
+TEST(Pipeline, LossFalls) {
+  const auto device = make_cpu_device({.threads = 2});
+  std::vector<double> losses;
+  train(*device, {.steps = 40, .microbatches = 1}, &losses);
+  EXPECT_LT(losses.back(), 0.9 * losses.front());
+}
+
+TEST(Pipeline, SameBitsWhateverTheSchedule) {
+  const Settings run;
+  const std::string expected = train({.threads = 1, .async = false}, run);
+  EXPECT_EQ(train({.threads = 2}, run), expected);
+  EXPECT_EQ(train({.threads = 2, .link = LinkKind::kEmulated}, run), expected);
+  EXPECT_EQ(train({.threads = 1, .async = false, .link = LinkKind::kEmulated}, run), expected);
+  EXPECT_EQ(train({.threads = 2, .link = LinkKind::kEmulated, .jitter = 5e-4}, run), expected);
+  EXPECT_EQ(train({.threads = 2, .link = LinkKind::kShared, .jitter = 5e-4}, run), expected);
+  Settings more_slots = run;
+  more_slots.slots = 4;
+  EXPECT_EQ(train({.threads = 2, .link = LinkKind::kEmulated}, more_slots), expected);
+}
+
+TEST(Pipeline, UploadsEachLayerTwiceLessTheOnesStillInTheirSlots) {
+  for (const int slots : {2, 3, 5}) {
+    const auto device = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated});
+    int64_t uploads = 0;
+    train(*device, {.steps = 3, .slots = slots}, nullptr, &uploads);
+    EXPECT_EQ(uploads, 3 * (2 * kLayers - slots)) << slots;
+  }
+}
+
+TEST(Pipeline, EveryEdgeIsNeeded) {
+  using enum StreamKind;
+  struct Case {
+    Edge edge;
+    const char* what;
+    int slots = 2;
+    double bandwidth = 0, update_seconds = 0;
+  };
+  for (const Case& c : {Case{{kUpload, kHost}, "upload before its optimizer", 2, 0, 4e-3},
+                        Case{{kUpload, kCompute}, "upload into a slot that is still read"},
+                        Case{{kCompute, kUpload}, "compute before its upload"},
+                        Case{{kDownload, kCompute}, "download before the conversion"},
+                        // Only a slow link falls two gradients behind; with every layer in a slot no upload slows the rest.
+                        Case{{kCompute, kDownload}, "conversion over a buffer that is still leaving", kLayers, 1e5},
+                        Case{{kHost, kDownload}, "norm before its download"}}) {
+    const Settings run{.steps = 4, .slots = c.slots, .update_seconds = c.update_seconds};
+    const std::string expected = train({.threads = 1}, run);
+    bool noticed = false;
+    for (int attempt = 0; attempt < 10 && !noticed; ++attempt) {
+      const auto inner = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated, .bandwidth = c.bandwidth, .jitter = 1e-3});
+      EdgeDroppingDevice device(*inner, c.edge);
+      noticed = train(device, run) != expected;
+      EXPECT_GT(device.dropped, 0);
+    }
+    EXPECT_TRUE(noticed) << c.what;
+  }
+}
+
+TEST(Pipeline, SimulatedPeakEqualsTheRealOne) {
+  for (const LinkKind link : {LinkKind::kShared, LinkKind::kEmulated})
+    for (const bool async : {true, false})
+      for (const int microbatches : {1, 3}) {
+        Settings run;
+        run.microbatches = microbatches;
+        run.steps = 1;
+        const auto cpu = make_cpu_device({.threads = 1, .async = async, .link = link});
+        train(*cpu, run);
+        const auto sim = make_sim_device({.rates = {}, .async = async, .link = link});
+        const Network network = testing::toy_network(kWidth, kLayers);
+        HostStore store(network, {DType::kBF16, true, MasterCodec::kSplit, DType::kBF16, true});
+        PipelineOptions o{DType::kBF16, true, 2, {Inputs(0).shape}, microbatches, false};
+        Pipeline pipeline(*sim, network, store, o);
+        const Inputs in(0);
+        pipeline.train(std::vector<MicroBatch>(static_cast<size_t>(microbatches), in.batch()));
+        EXPECT_EQ(sim->memory().peak, cpu->memory().peak);
+      }
+}
+
+}  // namespace
+}  // namespace megaslide
