@@ -18,6 +18,7 @@ std::string suggestion(const std::string& section, const std::string& name, cons
   if (const std::string near = nearest_name(name, schema.names_in(section)); !near.empty()) return prefix + near;
   for (const Key& key : schema.keys())
     if (last_name(key.path) == name) return key.path;
+  if (name.size() < 6) return {};  // a short name resembles too many
   std::vector<std::string> names;
   for (const Key& key : schema.keys()) names.push_back(last_name(key.path));
   const std::string near = nearest_name(name, names);
@@ -27,6 +28,8 @@ std::string suggestion(const std::string& section, const std::string& name, cons
 }
 
 std::string unknown_key(const std::string& section, const std::string& name, const Schema& schema) {
+  if (name.find('.') != std::string::npos && schema.find((section.empty() ? "" : section + ".") + name) != nullptr)
+    return "unknown key; in a file write " + last_name(name) + ": under " + name.substr(0, name.rfind('.')) + ":";
   if (const std::string near = suggestion(section, name, schema); !near.empty()) return "unknown key; did you mean " + near + "?";
   std::string known;
   for (const std::string& n : schema.names_in(section)) known += (known.empty() ? "" : ", ") + n;
