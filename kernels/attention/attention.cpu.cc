@@ -1,0 +1,172 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention_pieces.h"
+#include "kernels/attention/window_groups.h"
+
+namespace megaslide {
+namespace {
+
+double query_elements(const AttentionShape& s) {
+  return static_cast<double>(s.batch) * static_cast<double>(s.queries) * static_cast<double>(s.heads * s.head_dim);
+}
+double key_elements(const AttentionShape& s) {
+  return static_cast<double>(s.batch) * static_cast<double>(s.keys) * static_cast<double>(s.heads * s.head_dim);
+}
+double pairs(const AttentionShape& s) { return query_elements(s) * static_cast<double>(s.keys); }
+
+int64_t matrix_floats(const AttentionShape& s) {
+  return s.batch * s.heads * ((s.queries + kMaterialisedBlock - 1) / kMaterialisedBlock) * s.keys * kMaterialisedBlock;
+}
+
+Cost with_matrix(Cost c, const AttentionShape& s, double passes) {
+  c.bytes += 4 * passes * static_cast<double>(matrix_floats(s));
+  return c;
+}
+
+void check_shape(const AttentionShape& s, DType dtype) {
+  MS_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "dtype {}", dtype_name(dtype));
+  MS_CHECK(s.batch >= 0 && s.queries >= 0 && s.keys > 0 && s.heads > 0 && s.head_dim > 0, "{} {} {} {} {}", s.batch,
+           s.queries, s.keys, s.heads, s.head_dim);
+}
+void check_shape(const WindowShape& s, DType dtype) {
+  MS_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "dtype {}", dtype_name(dtype));
+  MS_CHECK(s.frames > 0 && s.height > 0 && s.width > 0 && s.heads > 0 && s.head_dim > 0);
+  for (int64_t w : s.window) MS_CHECK(w > 0, "window {}", w);
+}
+
+double window_elements(const WindowShape& s) {
+  return static_cast<double>(s.batch) * static_cast<double>(s.tokens()) * static_cast<double>(s.heads * s.head_dim);
+}
+double window_pair_elements(const WindowShape& s) {
+  return static_cast<double>(s.batch * s.heads * s.head_dim) * window_attention_pairs(s);
+}
+
+// body(batch, head, i) for every i below n, one piece each.
+template <class F>
+void for_heads(Stream& stream, int64_t batch, int64_t heads, int64_t n, F body) {
+  stream.parallel_for(batch * heads * n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i / n / heads, i / n % heads, i % n);
+  });
+}
+
+}  // namespace
+
+int64_t dense_attention_forward_workspace_bytes(const AttentionShape&, DType) { return 0; }
+int64_t dense_attention_backward_workspace_bytes(const AttentionShape&, DType) { return 0; }
+int64_t dense_materialised_forward_workspace_bytes(const AttentionShape& s, DType) { return 4 * matrix_floats(s); }
+int64_t dense_materialised_backward_workspace_bytes(const AttentionShape& s, DType) { return 8 * matrix_floats(s); }
+int64_t window_attention_forward_workspace_bytes(const WindowShape&, DType) { return 0; }
+int64_t window_attention_backward_workspace_bytes(const WindowShape&, DType) { return 0; }
+
+double window_attention_pairs(const WindowShape& s) {
+  const WindowGroups groups(s);
+  double pairs = 1;
+  for (const WindowAxis* axis : {&groups.t, &groups.h, &groups.w}) {
+    double along = 0;
+    for (int64_t g = 0; g < axis->groups(); ++g) {
+      const double n = static_cast<double>(axis->end(g) - axis->begin(g));
+      along += n * n;
+    }
+    pairs *= along;
+  }
+  return pairs;
+}
+
+Cost attention_cost(double pair_elements, double q_elements, double kv_elements, double element_bytes, bool backward) {
+  const double inputs = element_bytes * (q_elements + 2 * kv_elements);
+  if (!backward) return {KernelClass::kAttention, 4 * pair_elements, inputs + 4 * q_elements};
+  return {KernelClass::kAttention, 10 * pair_elements, inputs + 12 * q_elements + 8 * kv_elements};
+}
+Cost dense_attention_forward_cost(float*, float*, const void*, const void*, const void*, void*, AttentionShape s,
+                                  DType t) {
+  return attention_cost(pairs(s), query_elements(s), key_elements(s), static_cast<double>(dtype_bytes(t)), false);
+}
+Cost dense_attention_backward_cost(float*, float*, float*, const void*, const void*, const void*, const float*,
+                                   const float*, const float*, void*, AttentionShape s, DType t) {
+  return attention_cost(pairs(s), query_elements(s), key_elements(s), static_cast<double>(dtype_bytes(t)), true);
+}
+Cost dense_materialised_forward_cost(float* out, float* lse, const void* q, const void* k, const void* v, void* w,
+                                     AttentionShape s, DType t) {
+  return with_matrix(dense_attention_forward_cost(out, lse, q, k, v, w, s, t), s, 4);  // write, read-write, read
+}
+Cost dense_materialised_backward_cost(float* dq, float* dk, float* dv, const void* q, const void* k, const void* v,
+                                      const float* out, const float* lse, const float* dout, void* w, AttentionShape s,
+                                      DType t) {
+  return with_matrix(dense_attention_backward_cost(dq, dk, dv, q, k, v, out, lse, dout, w, s, t), s, 4);
+}
+Cost window_attention_forward_cost(float*, float*, const void*, const void*, const void*, void*, WindowShape s,
+                                   DType t) {
+  const double n = window_elements(s);
+  return attention_cost(window_pair_elements(s), n, n, static_cast<double>(dtype_bytes(t)), false);
+}
+Cost window_attention_backward_cost(float*, float*, float*, const void*, const void*, const void*, const float*,
+                                    const float*, const float*, void*, WindowShape s, DType t) {
+  const double n = window_elements(s);
+  return attention_cost(window_pair_elements(s), n, n, static_cast<double>(dtype_bytes(t)), true);
+}
+
+namespace cpu {
+
+void dense_attention_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
+                             void*, AttentionShape s, DType dtype) {
+  check_shape(s, dtype);
+  const AttentionArgs a{out, lse, q, k, v, s, dtype};
+  for_heads(stream, s.batch, s.heads, (s.queries + kAttentionQueryTile - 1) / kAttentionQueryTile,
+            [&](int64_t b, int64_t head, int64_t tile) { attention_forward_piece(a, b, head, tile); });
+}
+
+void dense_attention_backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, const void* k,
+                              const void* v, const float* out, const float* lse, const float* dout, void*,
+                              AttentionShape s, DType dtype) {
+  check_shape(s, dtype);
+  const AttentionGradientArgs a{dq, dk, dv, q, k, v, out, lse, dout, s, dtype};
+  for_heads(stream, s.batch, s.heads, 1, [&](int64_t b, int64_t head, int64_t) { attention_backward_piece(a, b, head); });
+}
+
+void dense_materialised_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
+                                void* workspace, AttentionShape s, DType dtype) {
+  check_shape(s, dtype);
+  const AttentionArgs a{out, lse, q, k, v, s, dtype};
+  float* matrix = static_cast<float*>(workspace);
+  const int64_t blocks = (s.queries + kMaterialisedBlock - 1) / kMaterialisedBlock;
+  for_heads(stream, s.batch, s.heads, blocks,
+            [&](int64_t b, int64_t head, int64_t i) { materialised_scores_piece(a, matrix, b, head, i); });
+  for_heads(stream, s.batch, s.heads, blocks,
+            [&](int64_t b, int64_t head, int64_t i) { materialised_softmax_piece(a, matrix, b, head, i); });
+  for_heads(stream, s.batch, s.heads, blocks,
+            [&](int64_t b, int64_t head, int64_t i) { materialised_output_piece(a, matrix, b, head, i); });
+}
+
+void dense_materialised_backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, const void* k,
+                                 const void* v, const float* out, const float* lse, const float* dout, void* workspace,
+                                 AttentionShape s, DType dtype) {
+  check_shape(s, dtype);
+  const AttentionGradientArgs a{dq, dk, dv, q, k, v, out, lse, dout, s, dtype};
+  float *p = static_cast<float*>(workspace), *ds = p + matrix_floats(s);
+  for_heads(stream, s.batch, s.heads, (s.queries + kMaterialisedBlock - 1) / kMaterialisedBlock,
+            [&](int64_t b, int64_t head, int64_t i) { materialised_gradient_piece(a, p, ds, b, head, i); });
+  for_heads(stream, s.batch, s.heads, 1,
+            [&](int64_t b, int64_t head, int64_t) { materialised_keys_piece(a, p, ds, b, head); });
+}
+
+void window_attention_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
+                              void*, WindowShape s, DType dtype) {
+  check_shape(s, dtype);
+  const WindowArgs a{out, lse, q, k, v, s, dtype};
+  for_heads(stream, s.batch, s.heads, WindowGroups(s).count(),
+            [&](int64_t b, int64_t head, int64_t i) { window_forward_piece(a, b, head, i); });
+}
+
+void window_attention_backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, const void* k,
+                               const void* v, const float* out, const float* lse, const float* dout, void*,
+                               WindowShape s, DType dtype) {
+  check_shape(s, dtype);
+  const WindowGradientArgs a{dq, dk, dv, q, k, v, out, lse, dout, s, dtype};
+  for_heads(stream, s.batch, s.heads, WindowGroups(s).count(),
+            [&](int64_t b, int64_t head, int64_t i) { window_backward_piece(a, b, head, i); });
+}
+
+}  // namespace cpu
+}  // namespace megaslide

@@ -1,0 +1,111 @@
+// Kernel A of spec dsa.md §3 on the CPU: any kernel, reach, mode, groups, batch and head size. Scores are interpolated,
+// not vectors (§2): a block of 16 queries meets every key of its halo in one product, and the samples read scalars.
+#include "kernels/dsa/dsa.h"
+
+#include <algorithm>
+
+#include "kernels/dsa/dsa_gather.h"
+
+namespace megaslide {
+namespace {
+
+constexpr int64_t kBandBytes = int64_t{32} << 20;
+
+// Blocks that the backward keeps the sample positions of at a time.
+int64_t band_blocks(const DsaShape& s) {
+  const int64_t all = s.batch * DsaBlocking(s).blocks;
+  return std::clamp<int64_t>(kBandBytes / DsaBand::bytes_a_block(s), 1, std::max<int64_t>(all, 1));
+}
+
+double sum_of_bytes(const DsaShape& s, DType dtype, int tensors, int fp32_tensors) {
+  const double rows = static_cast<double>(s.batch) * static_cast<double>(s.tokens());
+  const double elements = rows * static_cast<double>(s.heads) * static_cast<double>(s.head_dim);
+  return elements * (static_cast<double>(dtype_bytes(dtype)) * tensors + 4.0 * fp32_tensors) +
+         4.0 * rows * static_cast<double>(s.heads);
+}
+
+double pair_products(const DsaShape& s) {  // batch · N · K · C
+  double slots = 1;
+  const int64_t length[3] = {s.frames, s.height, s.width};
+  for (int a = 0; a < 3; ++a) slots *= static_cast<double>(std::min(s.kernel[a], length[a]));
+  return static_cast<double>(s.batch) * static_cast<double>(s.tokens()) * slots * static_cast<double>(s.heads) *
+         static_cast<double>(s.head_dim);
+}
+
+void check_shape(const DsaShape& s, DType dtype) {
+  MS_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "dtype {}", dtype_name(dtype));
+  MS_CHECK(s.batch >= 0 && s.frames > 0 && s.height > 0 && s.width > 0 && s.head_dim > 0, "{}x{}x{}x{}, d {}", s.batch,
+           s.frames, s.height, s.width, s.head_dim);
+  MS_CHECK(s.groups > 0 && s.groups <= s.heads, "{} groups of {} heads", s.groups, s.heads);
+  for (int a = 0; a < 3; ++a) MS_CHECK(s.kernel[a] > 0 && s.reach[a] >= 0, "kernel {}, reach {}", s.kernel[a], s.reach[a]);
+}
+
+}  // namespace
+
+int64_t dsa_forward_workspace_bytes(const DsaShape&, DType) { return 0; }
+int64_t dsa_backward_workspace_bytes(const DsaShape& s, DType) { return band_blocks(s) * DsaBand::bytes_a_block(s); }
+
+Cost dsa_forward_cost(float*, float*, const void*, const void*, const void*, const float*, void*, DsaShape s,
+                      DType dtype) {
+  const double offsets = 4.0 * static_cast<double>(s.batch * s.tokens()) * static_cast<double>(dsa_offset_count(s));
+  return {KernelClass::kAttention, 4 * pair_products(s), sum_of_bytes(s, dtype, 3, 1) + offsets};
+}
+
+Cost dsa_backward_cost(float*, float*, float*, float*, const void*, const void*, const void*, const float*,
+                       const float*, const float*, const float*, void*, DsaShape s, DType dtype) {
+  const double offsets = 8.0 * static_cast<double>(s.batch * s.tokens()) * static_cast<double>(dsa_offset_count(s));
+  return {KernelClass::kAttention, 10 * pair_products(s), sum_of_bytes(s, dtype, 3, 5) + offsets};
+}
+
+namespace cpu {
+
+void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
+                 const float* offsets, void*, DsaShape s, DType dtype) {
+  check_shape(s, dtype);
+  const DsaForwardArgs args{out, lse, q, k, v, offsets, s, dtype, DsaBlocking(s)};
+  const int64_t blocks = args.blocking.blocks;
+  stream.parallel_for(s.batch * blocks * s.groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t block = i / s.groups;
+      dsa_forward_piece(args, block / blocks, block % blocks, i % s.groups);
+    }
+  });
+}
+
+void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffsets, const void* q, const void* k,
+                  const void* v, const float* offsets, const float* out, const float* lse, const float* dout,
+                  void* workspace, DsaShape s, DType dtype) {
+  check_shape(s, dtype);
+  const DsaBackwardArgs args{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, s, dtype, DsaBlocking(s)};
+  const int64_t rows = s.batch * s.tokens(), width = s.heads * s.head_dim;
+  stream.parallel_for(rows, 256, [&](int64_t begin, int64_t end) {
+    std::fill(dk + begin * width, dk + end * width, 0.0f);
+    std::fill(dv + begin * width, dv + end * width, 0.0f);
+    std::fill(doffsets + begin * dsa_offset_count(s), doffsets + end * dsa_offset_count(s), 0.0f);
+  });
+  const int64_t blocks = args.blocking.blocks, all = s.batch * blocks, step = band_blocks(s);
+  DsaBand band(s);
+  band.memory = static_cast<std::byte*>(workspace);
+  for (int64_t first = 0; first < all; first += step) {
+    const int64_t last = std::min(all, first + step);
+    band.first = first;
+    stream.parallel_for((last - first) * s.groups, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) dsa_place_piece(args, band, first + i / s.groups, i % s.groups);
+    });
+    // One piece a sample and head: it alone writes their dk and dv, block after block.
+    const int64_t batch0 = first / blocks, batches = (last - 1) / blocks + 1 - batch0;
+    stream.parallel_for(batches * s.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t b = batch0 + i / s.heads;
+        dsa_backward_piece(args, band, b, i % s.heads, std::max(first, b * blocks) - b * blocks,
+                           std::min(last, (b + 1) * blocks) - b * blocks);
+      }
+    });
+    stream.parallel_for((last - first) * s.groups, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) dsa_reduce_piece(args, band, first + i / s.groups, i % s.groups);
+    });
+  }
+}
+
+}  // namespace cpu
+}  // namespace megaslide
