@@ -1,0 +1,65 @@
+// What shard-weights does: checkpoints in, model directories out, and back.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/stop.h"
+#include "base/thread_pool.h"
+#include "io/model_directory.h"
+#include "io/wan_names.h"
+
+namespace megaslide {
+
+// What tensors are stored as. kKeep: as they are.
+enum class StoreDtype { kKeep, kBf16, kFp32 };
+
+struct ImportOptions {
+  StoreDtype dtype = StoreDtype::kKeep;
+  AttentionKind attention = AttentionKind::kDense;
+  bool replace = false;
+};
+
+// `source`: a diffusers pipeline folder (with transformer/, and vae/, text_encoder/, tokenizer/, scheduler/ that come
+// along), a folder with the transformer, a safetensors file or an index. With attention kDsa the offset nets are added
+// with initial values that leave plain neighbourhood attention.
+void import_checkpoint(const std::string& source, const std::string& directory, const ImportOptions& options, StopToken stop = {});
+
+struct ExportOptions {
+  WanLayout layout = WanLayout::kDiffusers;
+  StoreDtype dtype = StoreDtype::kKeep;
+  int64_t max_shard_bytes = 5'000'000'000;  // tensor bytes a file; a larger tensor has a file of its own
+  bool replace = false;
+};
+
+// Writes config.json and diffusion_pytorch_model.safetensors, or shards with an index, into the folder `out`; a name
+// that ends in .safetensors becomes that one file. From a checkpoint: kKeep and kBf16 give the weights, kFp32 the
+// masters. Offset nets have no place in these layouts: they are left out, with a warning when they do something.
+void export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop = {});
+
+struct TensorSummary {
+  std::string name, dtype;
+  Shape shape;
+};
+struct ModelSummary {
+  std::string architecture;  // "wan"
+  std::string name;
+  int64_t parameters = 0, layers = 0, bytes = 0;
+  std::string dtype, attention;
+  std::optional<uint64_t> step;  // of a checkpoint
+  std::vector<TensorSummary> tensors;
+};
+ModelSummary describe(const ModelDirectory& model);
+std::string summary_to_json(const ModelSummary& s, const ModelManifest& manifest);
+std::string summary_to_text(const ModelSummary& s, const ModelManifest& manifest);
+
+// StateHasher's hash of what the directory holds. A plain model: stored weights rounded to bf16, and widened to fp32 as
+// masters; no moments, no step.
+std::string hash_state(const ModelDirectory& model, StopToken stop = {});
+
+// Initial values by Philox (purpose kInit): element i of tensor `series` is a function of (seed, series, i) alone.
+void fill_normal(std::span<float> out, uint64_t seed, uint64_t series, double deviation, int64_t first = 0);
+void fill_uniform(std::span<float> out, uint64_t seed, uint64_t series, double bound, int64_t first = 0);  // [-bound, bound]
+
+}  // namespace megaslide

@@ -1,0 +1,178 @@
+// Model directories and checkpoints back to the layouts of others.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json_cursor.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "io/parameter_reader.h"
+#include "io/shard.h"
+
+namespace megaslide {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kPiece = 1 << 18;  // elements at a time
+constexpr const char* kBase = "diffusion_pytorch_model";
+
+struct Item {
+  SafetensorsEntry entry;  // exported name and type
+  std::string name;        // in the model directory
+  int64_t part;
+  int64_t bytes() const { return element_count(entry.shape) * dtype_bytes(entry.dtype); }
+};
+
+bool offset_net_moves(const SafetensorsFile& file, const WanTensor& t) {
+  if (!t.name.ends_with("linear.weight") && !t.name.ends_with("linear.bias")) return false;
+  const TensorView v = file.view(t.name);
+  // Negative zero has a bit set; a false alarm there does no harm.
+  return std::any_of(v.data, v.data + v.bytes(), [](std::byte b) { return b != std::byte{0}; });
+}
+
+DType export_type(DType stored, StoreDtype want) {
+  return want == StoreDtype::kBf16 ? DType::kBF16 : want == StoreDtype::kFp32 ? DType::kF32 : stored;
+}
+
+std::vector<Item> list_items(const ModelDirectory& model, const ExportOptions& options) {
+  std::vector<Item> items;
+  bool dropped = false, moving = false;
+  for (int64_t part = -1; part <= model.layers(); ++part) {
+    const SafetensorsFile file = model.part(part);
+    for (const WanTensor& t : wan_tensors(model.config(), part)) {
+      if (t.original.empty()) {
+        dropped = true;
+        moving = moving || offset_net_moves(file, t);
+        continue;
+      }
+      const TensorInfo& info = *file.find(t.name);
+      items.push_back({{options.layout == WanLayout::kDiffusers ? t.name : t.original, export_type(info.dtype, options.dtype), t.shape}, t.name, part});
+    }
+  }
+  if (moving)
+    log_warning("the offset nets of deformable attention have learned offsets, which the {} layout cannot hold: they are left out, and "
+                "the exported model is not the same function",
+                wan_layout_name(options.layout));
+  else if (dropped)
+    log_info("the offset nets are left out; their offsets are zero");
+  return items;
+}
+
+// Consecutive items up to the limit; an item that exceeds it stands alone.
+std::vector<std::vector<Item>> split_shards(const std::vector<Item>& items, int64_t limit) {
+  std::vector<std::vector<Item>> shards;
+  int64_t bytes = 0;
+  for (const Item& item : items) {
+    if (shards.empty() || bytes + item.bytes() > limit) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(item);
+    bytes += item.bytes();
+  }
+  return shards;
+}
+
+void send_tensor(const ParameterReader& reader, DType type, const std::function<void(std::span<const std::byte>)>& sink) {
+  const int64_t n = reader.elements();
+  if (type == reader.stored().dtype && !(type == DType::kF32 && reader.has_master())) {
+    const TensorView& v = reader.stored();
+    for (int64_t at = 0; at < v.bytes(); at += 4 * kPiece) sink({v.data + at, static_cast<size_t>(std::min(4 * kPiece, v.bytes() - at))});
+    return;
+  }
+  std::vector<float> values(static_cast<size_t>(std::min(kPiece, n)));
+  std::vector<std::byte> stored(values.size() * static_cast<size_t>(dtype_bytes(type)));
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    reader.master(values.data(), at, count);
+    convert_from_f32(stored.data(), type, values.data(), count);
+    sink({stored.data(), static_cast<size_t>(count * dtype_bytes(type))});
+  }
+}
+
+void write_shard(const ModelDirectory& model, const std::string& path, std::vector<Item> items, Progress& progress, StopToken stop) {
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, const Item*> by_name;
+  for (const Item& item : items) {
+    entries.push_back(item.entry);
+    by_name[item.entry.name] = &item;
+  }
+  sort_safetensors_entries(entries);
+  SafetensorsWriter writer(path, entries);
+  std::map<int64_t, SafetensorsFile> files;
+  for (const SafetensorsEntry& e : entries) {
+    stop.throw_if_requested();
+    const Item& item = *by_name.at(e.name);
+    auto it = files.find(item.part);
+    if (it == files.end()) it = files.emplace(item.part, model.part(item.part)).first;
+    const ParameterReader reader(it->second, item.name);
+    send_tensor(reader, e.dtype, [&](std::span<const std::byte> piece) { writer.write(piece); });
+    reader.drop_pages();
+    progress.add(1, e.name);
+  }
+  writer.finish();
+}
+
+std::string config_text(const ModelDirectory& model, WanLayout layout) {
+  const ModelSource& source = model.manifest().source;
+  if (source.layout == wan_layout_name(layout) && !source.config_json.empty()) return source.config_json;
+  const ModelConfig& c = model.config();
+  nlohmann::ordered_json j;
+  if (layout == WanLayout::kDiffusers) {
+    j = {{"_class_name", "WanTransformer3DModel"}, {"_diffusers_version", "0.35.0"}, {"added_kv_proj_dim", nullptr},
+         {"attention_head_dim", c.head_dim()}, {"cross_attn_norm", true}, {"eps", c.eps}, {"ffn_dim", c.ffn_dim},
+         {"freq_dim", c.freq_dim}, {"image_dim", nullptr}, {"in_channels", c.in_channels}, {"num_attention_heads", c.heads},
+         {"num_layers", c.layers}, {"out_channels", c.out_channels}, {"patch_size", {1, 2, 2}}, {"pos_embed_seq_len", nullptr},
+         {"qk_norm", "rms_norm_across_heads"}, {"rope_max_seq_len", c.rope_max_seq_len}, {"text_dim", c.text_dim}};
+  } else {
+    j = {{"_class_name", "WanModel"}, {"_diffusers_version", "0.30.0"}, {"dim", c.dim}, {"eps", c.eps}, {"ffn_dim", c.ffn_dim},
+         {"freq_dim", c.freq_dim}, {"in_dim", c.in_channels}, {"model_type", "t2v"}, {"num_heads", c.heads},
+         {"num_layers", c.layers}, {"out_dim", c.out_channels}, {"text_len", c.text_len}};
+    // Not a key of the original, whose width is fixed at 4096.
+    if (c.text_dim != 4096) j["text_dim"] = c.text_dim;
+  }
+  return j.dump(2) + "\n";
+}
+
+void write_synced(const std::string& path, const std::string& text) {
+  FileWriter file(path);
+  file.write(text);
+  file.sync();
+  file.close();
+}
+
+}  // namespace
+
+void export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
+  const std::vector<Item> items = list_items(model, options);
+  int64_t total = 0;
+  for (const Item& item : items) total += item.bytes();
+  Progress progress("export", static_cast<double>(items.size()), "tensors");
+  if (out.ends_with(".safetensors")) {
+    std::error_code ec;
+    if (!options.replace && fs::exists(out, ec)) throw Error(fmt::format("{} exists", out), "choose another name, or give --overwrite");
+    require_free_space(out, total, "the exported model");
+    AtomicPath target(out);
+    write_shard(model, target.temporary(), items, progress, stop);
+    target.commit();
+    return;
+  }
+  AtomicDirectory directory(out, options.replace);
+  require_free_space(directory.temporary(), total, "the exported model");
+  const auto shards = split_shards(items, options.max_shard_bytes);
+  nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::json::object()}};
+  for (size_t k = 0; k < shards.size(); ++k) {
+    const std::string name = shards.size() == 1 ? fmt::format("{}.safetensors", kBase)
+                                                : fmt::format("{}-{:05}-of-{:05}.safetensors", kBase, k + 1, shards.size());
+    write_shard(model, directory.file(name), shards[k], progress, stop);
+    for (const Item& item : shards[k]) index["weight_map"][item.entry.name] = name;
+  }
+  if (shards.size() > 1) write_synced(directory.file(std::string(kBase) + ".safetensors.index.json"), index.dump(2) + "\n");
+  write_synced(directory.file("config.json"), config_text(model, options.layout));
+  directory.commit();
+}
+
+}  // namespace megaslide
