@@ -13,18 +13,18 @@
 namespace megaslide {
 
 struct ChartOptions {
-  std::string title, x_label, y_label;
+  std::string title = {}, x_label = {}, y_label = {};
   int width = 720, height = 360;  // CSS pixels; at least 160 x 120 is used
   bool log_x = false, log_y = false;
   bool markers = false;              // a dot at each point, with its value as a tooltip; always for lone points
   bool background = true;            // a white sheet behind the chart
-  std::optional<double> x_min, x_max, y_min, y_max;  // fixed ends of an axis; else from the data
+  std::optional<double> x_min = {}, x_max = {}, y_min = {}, y_max = {};  // fixed ends of an axis; else from the data
 };
 
 // One line of a chart. Without x the points stand at 0, 1, 2 ...
 struct Series {
-  std::string name;  // in the legend; an empty one is left out
-  std::vector<double> x, y;
+  std::string name = {};  // in the legend; an empty one is left out
+  std::vector<double> x = {}, y = {};
   std::string color = {};            // "#rrggbb"; empty takes the next of the palette
   bool dashed = false;
   std::vector<double> low = {}, high = {};  // a shaded band around the line, as long as y, or empty
@@ -35,7 +35,7 @@ std::string line_chart(const ChartOptions& options, const std::vector<Series>& s
 // A horizontal bar with an optional interval [low, high] as a whisker. A value that is not finite draws no bar, only
 // the note. `note` stands right of the bar ("0.9702", "withheld: ...").
 struct Bar {
-  std::string label;
+  std::string label = {};
   double value = 0;
   std::string note = {};
   std::optional<double> low = {}, high = {};
@@ -47,11 +47,11 @@ std::string bar_chart(const ChartOptions& options, const std::vector<Bar>& bars)
 
 // An axis of a radar chart, from `centre` to `rim`; `note` is printed under the label (the bounds of a score).
 struct RadarAxis {
-  std::string label, note;
+  std::string label = {}, note = {};
 };
 struct RadarSeries {
-  std::string name;
-  std::vector<double> values;  // one an axis, 0 at the centre, 1 at the rim, cut to that; NaN: the axis has no value
+  std::string name = {};
+  std::vector<double> values = {};  // one an axis, 0 at the centre, 1 at the rim, cut to that; NaN: the axis has no value
   std::string color = {};
 };
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "eval/import.h"
 #include "eval/weights.h"
@@ -310,6 +311,28 @@ std::vector<std::string> failed_thresholds(const Evaluation& e, const std::vecto
     }
   }
   return failed;
+}
+
+int finish_evaluation(const Evaluation& e, const std::vector<Threshold>& thresholds, bool allow_partial) {
+  if (e.dimensions.empty()) {
+    std::vector<std::string> reasons;
+    for (const Dimension& d : dimensions()) {
+      const auto w = e.withheld.find(std::string(d.name));
+      if (w != e.withheld.end() && (d.missing.empty() || !e.options.dimensions.empty())) reasons.push_back(fmt::format("{}: {}", w->first, w->second));
+    }
+    throw Error(fmt::format("no score could be computed{}{}", reasons.empty() ? "" : ": ", fmt::join(reasons, "; ")));
+  }
+  int status = 0;
+  for (const std::string& line : failed_thresholds(e, thresholds)) {
+    log_warning("--fail-under: {}", line);
+    status = 3;
+  }
+  if (e.audit && !e.audit->complete() && !allow_partial) {
+    log_warning("the set is not what the prompts ask for: {} of {} videos found, {} extra; --allow-partial accepts that", e.audit->matched, e.audit->expected,
+                e.audit->extra.size() + e.audit->duplicates.size());
+    status = 3;
+  }
+  return status;
 }
 
 std::string megaslide_version() { return MEGASLIDE_VERSION; }

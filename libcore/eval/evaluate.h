@@ -87,6 +87,10 @@ Threshold parse_threshold(const std::string& text);  // "temporal_flickering=0.9
 // One line for each threshold that is not reached, or whose score is withheld.
 std::vector<std::string> failed_thresholds(const Evaluation& e, const std::vector<Threshold>& thresholds);
 
+// What the program answers: 0, or 3 where a threshold failed, or videos of the prompts are missing, extra or double and
+// that is not allowed (each with a warning that says so). Throws Error when not one score could be computed.
+int finish_evaluation(const Evaluation& e, const std::vector<Threshold>& thresholds, bool allow_partial);
+
 std::string megaslide_version();
 
 }  // namespace megaslide

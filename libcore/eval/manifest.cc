@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "data/csv.h"
 #include "eval/json_input.h"
 
 namespace megaslide {
@@ -37,7 +38,8 @@ std::string text_of(const Json& v, const std::string& where) {
   std::string joined;
   for (const Json& e : v) {
     if (!e.is_string()) throw Error(fmt::format("{}: expected strings", where));
-    joined += (joined.empty() ? "" : "\n") + e.get<std::string>();
+    if (!joined.empty()) joined += '\n';
+    joined += e.get<std::string>();
   }
   return joined;
 }
@@ -104,26 +106,24 @@ std::vector<ManifestRow> read_json_lines(const std::string& path) {
 }
 
 std::vector<ManifestRow> read_csv(const std::string& path) {
-  std::vector<std::vector<std::string>> table;
-  try {
-    table = parse_csv(read_file(path));
-  } catch (Error& e) {
-    throw e.add_context(path);
-  }
+  std::string text;
+  for (const std::string& line : lines_of(read_file(path))) text += line + "\n";
+  const std::vector<CsvRecord> table = parse_csv(text, guess_separator(text));
   if (table.empty()) throw Error(fmt::format("{}: the file is empty", path));
   std::vector<std::string> keys;
-  for (const std::string& k : table[0]) keys.push_back(standard_key(k));
+  for (const std::string& k : table[0].fields) keys.push_back(standard_key(k));
   if (std::find(keys.begin(), keys.end(), "path") == keys.end()) {
-    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0], ", ")), "name the column with the videos path, video or file");
+    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0].fields, ", ")), "name the column with the videos path, video or file");
   }
   std::vector<ManifestRow> rows;
   for (size_t r = 1; r < table.size(); ++r) {
-    if (table[r].size() == 1 && table[r][0].empty()) continue;
+    const CsvRecord& record = table[r];
+    if (!record.problem.empty()) throw Error(fmt::format("{}:{}: {}", path, record.line, record.problem));
     ManifestRow row;
-    for (size_t c = 0; c < std::min(keys.size(), table[r].size()); ++c) {
-      if (!table[r][c].empty()) row[keys[c]] = table[r][c];
+    for (size_t c = 0; c < std::min(keys.size(), record.fields.size()); ++c) {
+      if (!record.fields[c].empty()) row[keys[c]] = record.fields[c];
     }
-    if (row.count("path") == 0) throw Error(fmt::format("{}: row {} has no path", path, r));
+    if (row.count("path") == 0) throw Error(fmt::format("{}:{}: this row has no path", path, record.line));
     rows.push_back(std::move(row));
   }
   return rows;
@@ -163,49 +163,6 @@ nlohmann::json parse_json_file(const std::string& path) { return parse_json_text
 bool is_manifest_name(const std::string& path) {
   constexpr std::array<std::string_view, 4> kAll{".json", ".jsonl", ".csv", ".txt"};
   return std::find(kAll.begin(), kAll.end(), lower_extension(path)) != kAll.end();
-}
-
-std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
-  std::vector<std::vector<std::string>> table;
-  std::vector<std::string> row;
-  std::string field;
-  bool quoted = false, any = false;
-  size_t line = 1, opened = 0;
-  const auto end_row = [&] {
-    row.push_back(std::move(field));
-    field.clear();
-    table.push_back(std::move(row));
-    row.clear();
-    any = false;
-  };
-  for (size_t i = text.rfind("\xEF\xBB\xBF", 0) == 0 ? 3 : 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') ++line;
-    if (quoted) {
-      if (c != '"') {
-        field += c;
-      } else if (i + 1 < text.size() && text[i + 1] == '"') {
-        field += '"', ++i;
-      } else {
-        quoted = false;
-      }
-      continue;
-    }
-    if (c == '"' && field.empty()) {
-      quoted = true, any = true, opened = line;
-    } else if (c == ',') {
-      row.push_back(std::move(field));
-      field.clear();
-      any = true;
-    } else if (c == '\n') {
-      end_row();
-    } else if (c != '\r' || i + 1 >= text.size() || text[i + 1] != '\n') {
-      field += c, any = true;
-    }
-  }
-  if (quoted) throw Error(fmt::format("line {}: a quote is not closed", opened));
-  if (any || !field.empty()) end_row();
-  return table;
 }
 
 std::vector<ManifestRow> read_manifest(const std::string& path) {

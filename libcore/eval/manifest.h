@@ -13,8 +13,4 @@ using ManifestRow = std::map<std::string, std::string>;
 bool is_manifest_name(const std::string& path);  // .json, .jsonl, .csv, .txt, any case
 std::vector<ManifestRow> read_manifest(const std::string& path);
 
-// RFC 4180: quoted fields with "" inside, commas and line breaks in quotes; a byte order mark and CRLF are accepted.
-// Throws Error with the line for an unclosed quote.
-std::vector<std::vector<std::string>> parse_csv(const std::string& text);
-
 }  // namespace megaslide

@@ -160,9 +160,10 @@ Json vbench_full_info(const Evaluation& e) {
 
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string out = "\"";
-  for (char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return out + "\"";
+  std::string out(1, '"');
+  for (char c : text) out.append(c == '"' ? 2 : 1, c);
+  out += '"';
+  return out;
 }
 
 std::string csv_number(double v) { return std::isnan(v) ? "" : fmt::format("{}", v); }
@@ -183,7 +184,7 @@ std::vector<std::string> measured_names(const Evaluation& e) {
 std::string videos_csv(const Evaluation& e) {
   const std::vector<std::string> names = measured_names(e);
   std::string out = "path,prompt,index,width,height,frames,fps,codec";
-  for (const std::string& n : names) out += "," + n;
+  for (const std::string& n : names) out += fmt::format(",{}", n);
   out += ",alarms,skipped\n";
   for (const EvaluatedVideo& v : e.videos) {
     const VideoFacts& f = v.measures.facts;
@@ -192,12 +193,13 @@ std::string videos_csv(const Evaluation& e) {
     std::string reasons = v.skipped;
     for (const std::string& n : names) {
       const auto s = v.measures.scores.find(n);
-      out += "," + (s != v.measures.scores.end() && s->second.value ? csv_number(*s->second.value) : "");
+      out += ',';
+      if (s != v.measures.scores.end() && s->second.value) out += csv_number(*s->second.value);
       if (s != v.measures.scores.end() && !s->second.value) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", n, s->second.reason);
     }
     std::string alarms;
     for (const Alarm& a : v.measures.alarms) alarms += (alarms.empty() ? "" : "; ") + a.text;
-    out += "," + csv_field(alarms) + "," + csv_field(reasons) + "\n";
+    out += fmt::format(",{},{}\n", csv_field(alarms), csv_field(reasons));
   }
   return out;
 }
@@ -206,7 +208,7 @@ void write_frames_csv(const Evaluation& e, const std::string& path) {
   const std::vector<std::string> names = measured_names(e);
   AtomicFile file(path);
   std::string block = "path,frame,seconds,brightness,from_first";
-  for (const std::string& n : names) block += "," + (n == "temporal_flickering" ? "difference" : n);
+  for (const std::string& n : names) block += fmt::format(",{}", n == "temporal_flickering" ? "difference" : n);
   block += "\n";
   for (const EvaluatedVideo& v : e.videos) {
     const std::string name = csv_field(v.item.path);
@@ -215,7 +217,8 @@ void write_frames_csv(const Evaluation& e, const std::string& path) {
       block += fmt::format("{},{},{:.6f},{:.4f},{:.6f}", name, i, m.times[i], m.brightness[i], m.drift.from_first[i]);
       for (const std::string& n : names) {
         const auto s = m.scores.find(n);
-        block += "," + (s != m.scores.end() && i < s->second.trace.size() ? csv_number(s->second.trace[i]) : "");
+        block += ',';
+        if (s != m.scores.end() && i < s->second.trace.size()) block += csv_number(s->second.trace[i]);
       }
       block += "\n";
     }

@@ -1,0 +1,1 @@
+ms_tool(eval-vbench DEPS ms_eval)
