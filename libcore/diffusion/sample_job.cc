@@ -16,7 +16,7 @@
 #include "diffusion/prompts.h"
 #include "diffusion/sample_output.h"
 #include "io/contact_sheet.h"
-#include "io/model_directory.h"
+#include "io/open_model.h"
 #include "io/safetensors.h"
 
 namespace megaslide {
@@ -56,7 +56,8 @@ class Run {
 
   SampleReport go() {
     check_arguments();
-    const auto model = ModelDirectory::open(job_.model);
+    const OpenModel opened(job_.model);
+    const ModelDirectory& model = opened.directory();
     config_ = model.config();
     settle_options();
     check_model();

@@ -12,7 +12,7 @@ namespace megaslide {
 
 // Unset fields take the model's defaults.
 struct SampleJob {
-  std::string model;                  // a model directory or checkpoint
+  std::string model;                  // a model directory, a checkpoint, or a foreign checkpoint (io/open_model.h)
   std::vector<std::string> prompts;   // in order; --prompt and the lines of --prompts
   bool from_file = false;             // prompts came from a file: OUT is a folder, also for one prompt
   std::string negative_prompt;
