@@ -17,6 +17,10 @@ std::string_view stream_kind_name(StreamKind k) {
   return names[static_cast<size_t>(k)];
 }
 
+double StreamTimes::wait_optimizer() const {
+  return std::min(wait(StreamKind::kCompute, StreamKind::kUpload), wait(StreamKind::kUpload, StreamKind::kHost));
+}
+
 Arena::Arena(int64_t budget) { report_.budget = budget; }
 
 int64_t Arena::allocate(int64_t bytes, std::string_view name, MemoryCategory category) {

@@ -139,7 +139,7 @@ class CpuStream final : public Stream {
       lock.unlock();
       const double waited = seconds_between(begin, Clock::now());
       std::lock_guard guard(mutex_);
-      times_.compute_waits[static_cast<size_t>(task.event->source)] += waited;
+      times_.waits[static_cast<size_t>(kind_)][static_cast<size_t>(task.event->source)] += waited;
       return;
     }
     if (failure_.failed.load(std::memory_order_acquire)) return;
@@ -289,10 +289,8 @@ class CpuDevice final : public Device {
     for (size_t i = 0; i < streams_.size(); ++i) {
       const StreamTimes t = streams_[i]->take_times();
       total.busy[i] = t.busy[i];
-      if (i == 0) {
-        std::copy(std::begin(t.compute_waits), std::end(t.compute_waits), total.compute_waits);
-        total.flops = t.flops;
-      }
+      std::copy(std::begin(t.waits[i]), std::end(t.waits[i]), total.waits[i]);
+      if (i == 0) total.flops = t.flops;
     }
     return total;
   }

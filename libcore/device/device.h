@@ -61,9 +61,15 @@ struct TraceSpan {
 
 // Seconds, since the last take_times().
 struct StreamTimes {
-  double busy[kStreamKinds] = {};         // a stream at work
-  double compute_waits[kStreamKinds] = {};  // the compute stream idle, by the stream whose event it waited for
-  double flops = 0;                         // executed on the compute stream
+  double busy[kStreamKinds] = {};                 // a stream at work
+  double waits[kStreamKinds][kStreamKinds] = {};  // stream i idle until an event of stream j
+  double flops = 0;                               // executed on the compute stream
+
+  double wait(StreamKind waiter, StreamKind source) const { return waits[static_cast<size_t>(waiter)][static_cast<size_t>(source)]; }
+  // What the compute stream waited for in the end: an upload that itself waited for the optimizer is the optimizer's.
+  double wait_optimizer() const;
+  double wait_upload() const { return wait(StreamKind::kCompute, StreamKind::kUpload) - wait_optimizer(); }
+  double wait_download() const { return wait(StreamKind::kCompute, StreamKind::kDownload); }
 };
 
 class Device {

@@ -68,7 +68,7 @@ class SimDevice final : public Device {
     auto& stream = static_cast<SimStream&>(s);
     const double waited = event.state()->time - stream.free_at;
     if (waited <= 0) return;
-    if (stream.kind() == StreamKind::kCompute) times_.compute_waits[static_cast<size_t>(event.state()->source)] += waited;
+    times_.waits[static_cast<size_t>(stream.kind())][static_cast<size_t>(event.state()->source)] += waited;
     stream.free_at = event.state()->time;
   }
   // The host thread issues the next work only after what it waited for, so no stream may start earlier.

@@ -136,7 +136,7 @@ TEST(CpuDevice, WaitsAreAttributedToTheirSource) {
   d->compute().enqueue("kernel", {KernelClass::kGemm, 100, 0}, [] {});
   d->synchronize();
   const StreamTimes t = d->take_times();
-  EXPECT_GE(t.compute_waits[static_cast<size_t>(StreamKind::kUpload)], 0.05);
+  EXPECT_GE(t.wait_upload(), 0.05);
   EXPECT_EQ(t.flops, 100);
   const auto trace = d->take_trace();
   ASSERT_EQ(trace.size(), 2u);

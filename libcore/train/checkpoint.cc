@@ -1,0 +1,191 @@
+#include "train/checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <numeric>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/state_hash.h"
+
+namespace megaslide {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string generator_text(const RunState& state) { return fmt::format("philox4x32-10 seed {}", state.seed); }
+
+// One tensor of a module's file and where its bytes lie.
+struct StoredTensor {
+  SafetensorsEntry entry;
+  const void* data;
+};
+
+// Parameter by parameter: weight, master, moments.
+std::vector<StoredTensor> stored_tensors(const ModuleState& s, DType compute_dtype) {
+  std::vector<StoredTensor> all;
+  const auto& params = s.module->params();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const std::string name = s.prefix + params[i].name;
+    const int64_t at = s.module->layout().offset[i];
+    auto add = [&](const std::string& suffix, DType type, const void* slab) {
+      all.push_back({{name + suffix, type, params[i].shape}, static_cast<const std::byte*>(slab) + at * dtype_bytes(type)});
+    };
+    add("", compute_dtype, s.weights);
+    if (s.remainder) add(".master_low", DType::kI16, s.remainder);
+    if (s.master && s.master != s.weights) add(".master", DType::kF32, s.master);
+    add(".exp_avg", DType::kF32, s.exp_avg);
+    add(".exp_avg_sq", DType::kF32, s.exp_avg_sq);
+  }
+  return all;
+}
+
+// `latest` is exchanged in one step, so there is no instant without it.
+void point_latest(const std::string& output_dir, const std::string& target) {
+  const std::string link = output_dir + "/latest", temporary = link + ".tmp";
+  unlink(temporary.c_str());
+  if (symlink(target.c_str(), temporary.c_str()) != 0) throw system_error("link", temporary, errno);
+  if (rename(temporary.c_str(), link.c_str()) != 0) throw system_error("rename to", link, errno);
+  fsync_directory(output_dir);
+}
+
+}  // namespace
+
+std::string to_json(const RunState& state) {
+  return nlohmann::json{{"step", static_cast<uint64_t>(state.updates)},
+                        {"train_step", state.step},
+                        {"seed", state.seed},
+                        {"rng", generator_text(state)},
+                        {"config", state.config}}
+      .dump();
+}
+
+RunState parse_run_state(const std::string& text, const std::string& source) {
+  const auto j = nlohmann::json::parse(text, nullptr, false);
+  const auto whole = [&](const char* key) { return j.contains(key) && j[key].is_number_integer(); };
+  if (!j.is_object() || !whole("step") || !whole("train_step") || !whole("seed") || !j.contains("config") || !j["config"].is_array())
+    throw Error(source + ": the manifest holds no training state", "give a checkpoint folder (OUTPUT/checkpoints/step-…)");
+  RunState s;
+  s.updates = j["step"].get<int64_t>();
+  s.step = j["train_step"].get<int64_t>();
+  s.seed = j["seed"].get<int64_t>();
+  for (const auto& line : j["config"])
+    if (line.is_string()) s.config.push_back(line.get<std::string>());
+  return s;
+}
+
+int64_t checkpoint_bytes(const HostStore& store) {
+  int64_t bytes = 0;
+  for (int m = 0; m < store.modules(); ++m)
+    for (const auto& t : stored_tensors(store.module(m), store.options().compute_dtype))
+      bytes += element_count(t.entry.shape) * dtype_bytes(t.entry.dtype);
+  return bytes;
+}
+
+CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(output_dir), directory_(output_dir + "/checkpoints") {
+  std::error_code ec;
+  fs::create_directories(directory_, ec);
+  if (ec) throw system_error("create", directory_, ec.value(), "choose another output.output_dir, or make it writable");
+  for (const auto& e : fs::directory_iterator(directory_)) {
+    const std::string name = e.path().filename().string();
+    if (!name.starts_with("step-") || name.find(".tmp") == std::string::npos) continue;
+    log_warning("{}: an unfinished checkpoint, left by a run that was killed: removed", e.path().string());
+    fs::remove_all(e.path());
+  }
+}
+
+std::vector<std::string> CheckpointFolder::all() const {
+  std::vector<std::string> paths;
+  for (const auto& e : fs::directory_iterator(directory_)) {
+    const std::string name = e.path().filename().string();
+    if (name.size() == 13 && name.starts_with("step-") && ModelDirectory::is_one(e.path().string())) paths.push_back(e.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::optional<std::string> CheckpointFolder::latest() const {
+  const auto paths = all();
+  return paths.empty() ? std::nullopt : std::optional(paths.back());
+}
+
+std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& like, const RunState& state, int64_t limit,
+                                   ThreadPool& pool) const {
+  const std::string name = fmt::format("step-{:08}", state.step), path = directory_ + "/" + name;
+  constexpr int64_t kHeaders = 1 << 20;
+  {
+    ModelDirectoryWriter writer(path, like.config, true, checkpoint_bytes(store) + kHeaders);
+    writer.set_source(like.source);
+    writer.set_state(to_json(state));
+    pool.parallel_for(store.modules(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t m = begin; m < end; ++m) {
+        const auto tensors = stored_tensors(store.module(static_cast<int>(m)), store.options().compute_dtype);
+        std::vector<SafetensorsEntry> entries;
+        for (const auto& t : tensors) entries.push_back(t.entry);
+        const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
+        writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
+          sink({static_cast<const std::byte*>(tensors[i].data),
+                static_cast<size_t>(element_count(entries[i].shape) * dtype_bytes(entries[i].dtype))});
+        });
+      }
+    });
+    writer.commit();
+  }
+  point_latest(output_dir_, "checkpoints/" + name);
+  const auto paths = all();
+  const auto keep = static_cast<size_t>(limit == 0 ? static_cast<int64_t>(paths.size()) : std::max<int64_t>(2, limit));
+  for (size_t i = 0; i + keep < paths.size(); ++i) {
+    std::error_code ec;
+    // The manifest goes first: half a folder must not look like a checkpoint.
+    fs::remove(paths[i] + "/" + kManifestName, ec);
+    fs::remove_all(paths[i], ec);
+    if (ec) log_warning("{}: could not be removed: {}", paths[i], ec.message());
+  }
+  return path;
+}
+
+RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool) {
+  const ModelDirectory directory = ModelDirectory::open(path);
+  if (!directory.is_checkpoint()) throw Error(path + ": a model, not a checkpoint", "give one of OUTPUT/checkpoints/step-…");
+  const auto differences = directory.verify(pool);
+  if (!differences.empty()) {
+    std::string text = path + ": the checkpoint is damaged:";
+    for (const auto& d : differences) text += fmt::format("\n  {}: {}", d.name, d.what);
+    throw Error(text, "resume from an older one: --resume OUTPUT/checkpoints/step-…");
+  }
+  load_state(store, directory, pool, true);
+  return parse_run_state(directory.manifest().state, path);
+}
+
+std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool) {
+  StateHasher hasher;
+  std::vector<float> p;
+  std::vector<uint16_t> w;
+  for (int m = 0; m < store.modules(); ++m) {
+    const ModuleState& s = store.module(m);
+    const auto& params = s.module->params();
+    for (size_t i = 0; i < params.size(); ++i) {
+      const int64_t at = s.module->layout().offset[i];
+      const auto n = static_cast<size_t>(element_count(params[i].shape));
+      p.resize(n);
+      store.read_master(pool, m, at, static_cast<int64_t>(n), p.data());
+      if (store.options().compute_dtype == DType::kF32) {
+        w.resize(n);
+        for (size_t k = 0; k < n; ++k) w[k] = to_bf16(p[k]).bits;
+      } else {
+        const auto* bits = static_cast<const uint16_t*>(s.weights) + at;
+        w.assign(bits, bits + n);
+      }
+      hasher.add_tensor(s.prefix + params[i].name, w, p, {s.exp_avg + at, n}, {s.exp_avg_sq + at, n});
+    }
+  }
+  hasher.add_step(static_cast<uint64_t>(state.updates), generator_text(state));
+  return hasher.hex();
+}
+
+}  // namespace megaslide

@@ -1,0 +1,51 @@
+// Checkpoints of a run (spec engine.md §6): OUTPUT/checkpoints/step-%08d/, a model directory whose files also hold masters
+// and moments, and OUTPUT/latest, a link to the newest. A kill at any instant leaves the previous checkpoint whole.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "config/model_config.h"
+#include "io/model_directory.h"
+#include "stream/host_store.h"
+
+namespace megaslide {
+
+// What a checkpoint holds beside the parameters' state.
+struct RunState {
+  int64_t step = 0;     // training steps done, skipped ones included: names the folder, and is the data's position
+  int64_t updates = 0;  // optimizer updates: Adam's step, and the step of the state's hash
+  int64_t seed = 0;     // all that the counter-based generators need beside the step
+  std::vector<std::string> config;  // canonical lines of the run's configuration
+};
+
+std::string to_json(const RunState& state);
+RunState parse_run_state(const std::string& json, const std::string& source);
+
+// Bytes of one checkpoint, headers left out.
+int64_t checkpoint_bytes(const HostStore& store);
+
+class CheckpointFolder {
+ public:
+  // Removes what a killed run left half-written, and reports it through the log.
+  explicit CheckpointFolder(const std::string& output_dir);
+
+  std::optional<std::string> latest() const;       // path of the newest checkpoint
+  std::vector<std::string> all() const;            // oldest first
+  // Writes, hashes, fsyncs, renames, moves `latest`, then removes the oldest beyond `limit` (0: keeps all); the newest two
+  // always stay. Free space is checked before the first byte.
+  std::string save(const HostStore& store, const ModelManifest& like, const RunState& state, int64_t limit, ThreadPool& pool) const;
+
+ private:
+  std::string output_dir_, directory_;
+};
+
+// Hashes and loads. Throws Error naming every file that differs.
+RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool);
+
+// The hash that `shard-weights --hash` gives for a checkpoint of this state.
+std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool);
+
+}  // namespace megaslide

@@ -1,0 +1,59 @@
+#include "train/sample_in_training.h"
+
+#include <filesystem>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "diffusion/flow_matching.h"
+#include "diffusion/prompts.h"
+#include "diffusion/sample_output.h"
+#include "diffusion/video_sampler.h"
+#include "model/text_encoder.h"
+
+namespace megaslide {
+namespace {
+
+VideoSamplerOptions sampler_options(const RunConfig& run, const ModelConfig& config) {
+  VideoSamplerOptions o;
+  o.sampling.steps = run.sample.steps.value_or(config.steps);
+  o.sampling.guidance_scale = run.sample.guidance_scale.value_or(config.guidance_scale);
+  o.sampling.flow_shift = run.sample.flow_shift.value_or(config.flow_shift);
+  o.num_frames = run.sample.num_frames.value_or(config.num_frames);
+  o.width = run.sample.width ? run.sample.width : config.width;
+  o.height = run.sample.height ? run.sample.height : config.height;
+  return o;
+}
+
+}  // namespace
+
+std::vector<BatchShape> sampling_shapes(const RunConfig& run, const ModelConfig& config, const Network& network) {
+  if (run.sample.prompts.empty()) return {};
+  const VideoSamplerOptions o = sampler_options(run, config);
+  if (const auto errors = sampling_option_errors(config, o); !errors.empty())
+    throw usage_error(fmt::format("the sample section does not go with the model:\n  {}", fmt::join(errors, "\n  ")));
+  const Shape latent = latent_shape(config, o.num_frames, o.height, o.width);
+  return {sampling_shape(network, latent[1], latent[2], latent[3], config.text_len, o.sampling)};
+}
+
+void sample_in_training(const SampleContext& c, int64_t step, const StopToken& stop) {
+  const VideoSamplerOptions o = sampler_options(c.run, c.config);
+  const BatchShape shape = sampling_shapes(c.run, c.config, c.network).front();
+  const std::string folder = fmt::format("{}/samples/step-{:08}", c.run.output.output_dir, step);
+  std::filesystem::create_directories(folder);
+  const HostTensor negative = encode_text(c.config, c.run.sample.negative_prompt);
+  const auto floats = [](const HostTensor& t) { return std::span<const float>(t.f32(), static_cast<size_t>(t.elements())); };
+  for (const auto& named : name_prompts(c.run.sample.prompts)) {
+    HostTensor latent(DType::kF32, latent_shape(c.config, o.num_frames, o.height, o.width));
+    const std::span<float> x(latent.f32(), static_cast<size_t>(latent.elements()));
+    fill_normal(x, static_cast<uint64_t>(c.run.sample.seed + named.repeat), RandomPurpose::kSample, 0);
+    const HostTensor text = encode_text(c.config, named.prompt);
+    sample_latent(c.device, c.pipeline, {shape, x, floats(text), floats(negative)}, o.sampling, stop);
+    const HostTensor video = decode_latent(c.config, latent.view(), c.threads);
+    write_video(folder + "/" + named.stem + ".mp4", video, pictures_of(video), c.config.fps);
+  }
+  log_info("samples of step {}: {}", step, folder);
+}
+
+}  // namespace megaslide

@@ -1,0 +1,78 @@
+#include "train/setup.h"
+
+#include <algorithm>
+
+namespace megaslide {
+
+DType compute_dtype(const RunConfig& run) {
+  return run.model.compute_dtype == RunConfig::ComputeDtype::kFp32 ? DType::kF32 : DType::kBF16;
+}
+
+HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
+  HostStoreOptions o;
+  o.compute_dtype = compute_dtype(run);
+  o.training = true;
+  o.masters = run.optimizer.masters == RunConfig::Masters::kFp32 ? MasterCodec::kFp32 : MasterCodec::kSplit;
+  o.gradients = run.optimizer.gradients == RunConfig::Gradients::kFp32 ? DType::kF32 : DType::kBF16;
+  o.simulated = simulated;
+  return o;
+}
+
+OptimizerOptions optimizer_options(const RunConfig& run) {
+  return {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay,
+          run.train.clip == RunConfig::Clip::kNone ? 0 : run.train.max_grad_norm};
+}
+
+PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> shapes, int max_microbatches) {
+  PipelineOptions o;
+  o.compute_dtype = compute_dtype(run);
+  o.training = true;
+  o.slots = static_cast<int>(run.stream.slots);
+  o.shapes = std::move(shapes);
+  o.max_microbatches = max_microbatches;
+  return o;
+}
+
+CpuDeviceOptions cpu_device_options(const RunConfig& run, int threads, bool trace) {
+  CpuDeviceOptions o;
+  o.threads = threads;
+  o.async = run.stream.async;
+  o.link = run.stream.link == RunConfig::Link::kEmulated ? LinkKind::kEmulated : LinkKind::kShared;
+  o.bandwidth = run.stream.link_bandwidth;
+  o.budget = run.stream.device_budget;
+  o.trace = trace;
+  o.stall_timeout = run.train.stall_timeout;
+  return o;
+}
+
+SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& machine, bool trace) {
+  SimDeviceOptions o;
+  o.rates.gemm = compute_dtype(run) == DType::kF32 ? machine.gemm_fp32 : machine.gemm_bf16;
+  o.rates.attention = machine.attention;
+  o.rates.vector_bytes = machine.vector_bandwidth;
+  o.rates.pack_bytes = machine.pack_bandwidth;
+  o.rates.optimizer_bytes = machine.optimizer_bandwidth;
+  o.rates.host_bytes = machine.host_bandwidth;
+  o.rates.link_up = machine.link_up;
+  o.rates.link_down = machine.link_down;
+  o.rates.link_derating = machine.link_derating;
+  o.rates.launch_latency = machine.launch_latency;
+  o.rates.unified = machine.unified;
+  o.async = run.stream.async;
+  // A machine with a device of its own always has a link; on the host's processor the run decides.
+  o.link = !machine.unified || run.stream.link == RunConfig::Link::kEmulated ? LinkKind::kEmulated : LinkKind::kShared;
+  o.bandwidth = machine.unified ? run.stream.link_bandwidth : 0;
+  o.trace = trace;
+  return o;
+}
+
+int64_t staging_bytes(const ModelConfig& model, const std::vector<BatchShape>& shapes, int microbatches) {
+  int64_t largest = 0;
+  for (const auto& s : shapes) {
+    const int64_t latent = s.batch * s.tokens() * 4 * (model.in_channels + model.out_channels);
+    largest = std::max(largest, 4 * (latent + s.batch * (1 + s.context_rows * model.text_dim)));
+  }
+  return 2 * microbatches * largest;
+}
+
+}  // namespace megaslide

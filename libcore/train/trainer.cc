@@ -1,0 +1,301 @@
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "config/load.h"
+#include "io/open_model.h"
+#include "model/wan.h"
+#include "train/checkpoint.h"
+#include "train/flops.h"
+#include "train/learning_rate.h"
+#include "train/sample_in_training.h"
+#include "train/setup.h"
+#include "train/training_data.h"
+
+namespace megaslide {
+namespace {
+
+// One run at a time writes to an output directory.
+class OutputLock {
+ public:
+  explicit OutputLock(const std::string& directory) {
+    std::error_code ec;
+    std::filesystem::create_directories(directory, ec);
+    if (ec) throw system_error("create", directory, ec.value(), "choose another output.output_dir, or make its parent writable");
+    const std::string path = directory + "/.lock";
+    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) throw system_error("open", path, errno, "choose another output.output_dir, or make it writable");
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      close(fd_);
+      throw Error(directory + ": another run is writing here", "wait for it, or choose another output.output_dir");
+    }
+  }
+  ~OutputLock() { close(fd_); }
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+double mean_of_end(const std::vector<double>& x, bool front) {
+  const size_t n = std::min<size_t>(10, x.size());
+  if (n == 0) return 0;
+  const auto begin = front ? x.begin() : x.end() - static_cast<std::ptrdiff_t>(n);
+  return std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(n), 0.0) / static_cast<double>(n);
+}
+
+class Trainer {
+ public:
+  Trainer(const RunConfig& run, const TrainerOptions& options)
+      : run_(run), options_(options), lock_(run.output.output_dir), model_(run.model.path),
+        config_(with_overrides(model_.directory().config(), run)), checkpoints_(run.output.output_dir),
+        network_(make_wan_network(config_)), data_(open_training_data(run, config_)),
+        store_(network_, host_store_options(run, false)),
+        device_(make_device()), pool_(options.threads) {
+    state_.seed = run.train.seed;
+    state_.config = canonical_lines(run);
+    load();
+    manifest_ = model_.directory().manifest();
+    manifest_.config = config_;
+    auto shapes = data_->shapes();
+    const auto sampling = sampling_shapes(run_, config_, network_);
+    shapes.insert(shapes.end(), sampling.begin(), sampling.end());
+    step_ = std::make_unique<TrainStep>(*device_, network_, store_, pipeline_options(run_, shapes, max_microbatches()), optimizer_options(run_),
+                                        state_.updates);
+    metrics_ = std::make_unique<MetricsWriter>(run_.output.output_dir, state_.step);
+  }
+
+  TrainSummary run(const std::function<void(const StepMetrics&)>& on_step) {
+    summary_.resumed_from = state_.step;
+    summary_.first_step = state_.step + 1;
+    const int64_t last = run_.train.max_train_steps;
+    Progress progress("train", static_cast<double>(last - state_.step), "steps");
+    std::vector<HostBatch> next = state_.step < last ? prepare(state_.step + 1) : std::vector<HostBatch>{};
+    double boundary = device_->now();
+    while (state_.step < last && !options_.stop.requested()) {
+      const std::vector<HostBatch> batches = std::move(next);
+      StepMetrics m = issue_and_wait(batches, last, next);
+      m.seconds = device_->now() - boundary;
+      boundary = device_->now();
+      finish_metrics(m, batches);
+      const bool due_now = due(run_.output.save_every_n_steps) || state_.step == last || options_.stop.requested();
+      if (validation_due(last)) m.validation_loss = validate();
+      metrics_->write(m);
+      if (on_step) on_step(m);
+      progress.update(static_cast<double>(state_.step - summary_.resumed_from), fmt::format("loss {:.4f}", m.loss));
+      if (due_now) checkpoint();
+      if (!run_.sample.prompts.empty() && (due(run_.sample.every_n_steps) || state_.step == last)) sample();
+      // Checkpoints and samples are not part of a step's time.
+      if (due_now || m.validation_loss) boundary = device_->now();
+    }
+    progress.finish();
+    close();
+    return summary_;
+  }
+
+ private:
+  std::unique_ptr<Device> make_device() const {
+    CpuDeviceOptions o = cpu_device_options(run_, options_.threads, !options_.trace_path.empty());
+    o.jitter = options_.jitter;
+    return make_cpu_device(o);
+  }
+
+  int max_microbatches() const {
+    int n = 1;
+    for (int64_t s = 1; s <= (run_.data.replay.empty() ? 1 : run_.train.max_train_steps); ++s) n = std::max(n, data_->microbatches(s));
+    return n;
+  }
+
+  // Weights of the model, or the state of a checkpoint.
+  void load() {
+    const std::string& resume = run_.output.resume_from_checkpoint;
+    std::optional<std::string> from;
+    if (resume == "latest") from = checkpoints_.latest();
+    else if (resume != "none") from = resume;
+    else if (const auto found = checkpoints_.latest())
+      throw usage_error(fmt::format("{}: holds checkpoints of another run, and resuming was declined", *found),
+                        "resume with --resume latest, or choose another output.output_dir");
+    if (!from) {
+      load_state(store_, model_.directory(), pool_, false);
+      return;
+    }
+    const ModelDirectory directory = ModelDirectory::open(*from);
+    const RunState found = parse_run_state(directory.manifest().state, *from);
+    refuse_changes(*from, found);
+    const auto config = state_.config;
+    state_ = load_checkpoint(*from, store_, pool_);
+    state_.config = config;
+    log_info("resumed from {} at step {}", *from, state_.step);
+  }
+
+  void refuse_changes(const std::string& path, const RunState& found) const {
+    std::string text;
+    for (const auto& line : differing_keys(found.config, state_.config)) {
+      const std::string key = line.substr(0, line.find(':'));
+      if (std::find(options_.allowed_changes.begin(), options_.allowed_changes.end(), key) == options_.allowed_changes.end())
+        text += "\n  " + line;
+    }
+    if (text.empty()) return;
+    throw usage_error(fmt::format("{}: made with another configuration:{}", path, text),
+                      "restore these keys, allow each with --allow-config-change KEY, or choose another output.output_dir");
+  }
+
+  std::vector<HostBatch> prepare(int64_t step) const {
+    std::vector<HostBatch> all;
+    for (int a = 0; a < data_->microbatches(step); ++a) all.push_back(data_->batch(step, a));
+    return all;
+  }
+
+  bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+  bool validation_due(int64_t last) const {
+    return data_->validation_batches() > 0 && (due(run_.train.validate_every_n_steps) || state_.step == last);
+  }
+
+  // Everything is issued, then the next step's data is prepared while it runs.
+  StepMetrics issue_and_wait(const std::vector<HostBatch>& batches, int64_t last, std::vector<HostBatch>& next) {
+    StepMetrics m;
+    m.step = state_.step + 1;
+    m.lr = learning_rate_at(run_, m.step);
+    std::vector<MicroBatch> views;
+    for (const auto& b : batches) views.push_back(b.view());
+    step_->begin(views, m.lr);
+    const double issued = device_->now();
+    if (m.step < last) next = prepare(m.step + 1);
+    const double prepared = device_->now();
+    const StepResult r = step_->finish();
+    // Where finish() returned at once, the device had nothing left to do while data was being prepared.
+    if (device_->now() - prepared < 1e-4) m.wait_data = prepared - issued;
+    state_.step = m.step;
+    state_.updates = step_->updates();
+    m.loss = r.loss;
+    m.grad_norm = r.grad_norm;
+    m.clipped = r.clipped;
+    m.skipped = r.skipped;
+    count_skipped(r);
+    return m;
+  }
+
+  void count_skipped(const StepResult& r) {
+    skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (!r.skipped) return;
+    ++summary_.skipped;
+    log_warning("step {}: loss {} or gradient norm {} is not finite: the update was skipped", state_.step, r.loss, r.grad_norm);
+    if (run_.train.stop_after_skipped > 0 && skipped_in_a_row_ >= run_.train.stop_after_skipped)
+      throw Error(fmt::format("{} steps in a row were not finite, the last is step {}", skipped_in_a_row_, state_.step),
+                  "lower optimizer.learning_rate and resume from the last checkpoint");
+  }
+
+  void finish_metrics(StepMetrics& m, const std::vector<HostBatch>& batches) {
+    const StreamTimes t = device_->take_times();
+    double flops = 0;
+    for (const auto& b : batches) {
+      m.tokens += b.tokens;
+      flops += training_flops(config_, b.shape);
+    }
+    m.tokens_per_second = static_cast<double>(m.tokens) / m.seconds;
+    if (options_.peak_flops > 0) {
+      m.mfu = flops / (m.seconds * options_.peak_flops);
+      m.hfu = t.flops / (m.seconds * options_.peak_flops);
+    }
+    m.wait_upload = t.wait_upload();
+    m.wait_download = t.wait_download();
+    m.wait_optimizer = t.wait_optimizer();
+    const ResidentMemory memory = resident_memory();
+    m.host_rss_bytes = memory.now;
+    m.host_peak_bytes = memory.peak;
+    m.device_peak_bytes = device_->memory().peak;
+    losses_.push_back(m.loss);
+    seconds_.push_back(m.seconds);
+    tokens_ += m.tokens;
+  }
+
+  double validate() {
+    step_->drain();
+    std::vector<double> losses(static_cast<size_t>(data_->validation_batches()));
+    for (int64_t i = 0; i < data_->validation_batches(); ++i) {
+      const HostBatch b = data_->validation_batch(i);
+      device_->synchronize(step_->pipeline().evaluate(b.view(), &losses[static_cast<size_t>(i)]));
+    }
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  }
+
+  void checkpoint() {
+    step_->drain();
+    try {
+      summary_.checkpoint = checkpoints_.save(store_, manifest_, state_, run_.output.checkpoints_total_limit, pool_);
+      saved_step_ = state_.step;
+      metrics_->draw();
+    } catch (const Error& e) {
+      if (run_.output.on_checkpoint_error == RunConfig::OnCheckpointError::kStop) throw;
+      log_warning("the checkpoint of step {} failed, training goes on: {}", state_.step, e.what());
+    }
+  }
+
+  void sample() {
+    step_->drain();
+    sample_in_training({run_, config_, network_, *device_, step_->pipeline(), options_.threads}, state_.step, options_.stop);
+  }
+
+  void close() {
+    step_->drain();
+    device_->synchronize();
+    summary_.stopped = options_.stop.requested() && state_.step < run_.train.max_train_steps;
+    // A signal may arrive just after the last look at the token.
+    if (summary_.stopped && saved_step_ != state_.step && state_.step > summary_.resumed_from) checkpoint();
+    metrics_->draw();
+    if (!options_.trace_path.empty()) write_file_atomic(options_.trace_path, trace_json(device_->take_trace(), device_->phases(), "finetune"));
+    summary_.last_step = state_.step;
+    summary_.first_loss = mean_of_end(losses_, true);
+    summary_.last_loss = mean_of_end(losses_, false);
+    const double total = std::accumulate(seconds_.begin(), seconds_.end(), 0.0);
+    summary_.tokens_per_second = total > 0 ? static_cast<double>(tokens_) / total : 0;
+    if (!seconds_.empty()) {
+      std::nth_element(seconds_.begin(), seconds_.begin() + static_cast<std::ptrdiff_t>(seconds_.size() / 2), seconds_.end());
+      summary_.step_seconds = seconds_[seconds_.size() / 2];
+    }
+    summary_.device_peak_bytes = device_->memory().peak;
+    summary_.host_peak_bytes = resident_memory().peak;
+    summary_.state_hash = state_hash(store_, state_, pool_);
+  }
+
+  const RunConfig run_;
+  const TrainerOptions options_;
+  OutputLock lock_;
+  OpenModel model_;
+  ModelConfig config_;
+  CheckpointFolder checkpoints_;
+  Network network_;
+  std::unique_ptr<TrainingData> data_;
+  HostStore store_;
+  std::unique_ptr<Device> device_;
+  ThreadPool pool_;
+  ModelManifest manifest_;
+  RunState state_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  TrainSummary summary_;
+  std::vector<double> losses_, seconds_;
+  int64_t tokens_ = 0, skipped_in_a_row_ = 0, saved_step_ = -1;
+};
+
+}  // namespace
+
+TrainSummary run_training(const RunConfig& run, const TrainerOptions& options, const std::function<void(const StepMetrics&)>& on_step) {
+  Trainer trainer(run, options);
+  return trainer.run(on_step);
+}
+
+}  // namespace megaslide
