@@ -18,8 +18,12 @@ struct Pages {
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
-  Pages(ThreadPool& pool, int64_t n) : data(static_cast<T*>(std::aligned_alloc(1 << 21, (static_cast<size_t>(n) * sizeof(T) + (1 << 21) - 1) >> 21 << 21))) {
-    pool.parallel_for(n, 1 << 20, [&](int64_t begin, int64_t end) { std::memset(data.get() + begin, 0, static_cast<size_t>(end - begin) * sizeof(T)); });
+  Pages(ThreadPool& pool, int64_t n)
+      : data(static_cast<T*>(
+            std::aligned_alloc(1 << 21, (static_cast<size_t>(n) * sizeof(T) + (1 << 21) - 1) >> 21 << 21))) {
+    pool.parallel_for(n, 1 << 20, [&](int64_t begin, int64_t end) {
+      std::memset(data.get() + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
+    });
   }
   operator T*() const { return data.get(); }
   std::unique_ptr<T, Free> data;
@@ -54,15 +58,19 @@ AdamWStep step_number(int64_t s) {
 }
 
 void report(benchmark::State& b, double bytes) {
-  b.counters["parameters/s"] = benchmark::Counter(static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
-  b.counters["bytes/s"] = benchmark::Counter(bytes * static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
+  b.counters["parameters/s"] =
+      benchmark::Counter(static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
+  b.counters["bytes/s"] =
+      benchmark::Counter(bytes * static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 // 26 bytes a parameter: weight, remainder, m, v read and written, bf16 gradient read.
 void split_bf16(benchmark::State& b) {
   State& s = state();
   int64_t step = 0;
-  for (auto _ : b) adamw_update_split(s.pool, s.w, s.r, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters, step_number(++step));
+  for (auto _ : b)
+    adamw_update_split(s.pool, s.w, s.r, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters,
+                       step_number(++step));
   report(b, 26);
 }
 BENCHMARK(split_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -71,7 +79,9 @@ BENCHMARK(split_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
 void fp32_bf16(benchmark::State& b) {
   State& s = state();
   int64_t step = 0;
-  for (auto _ : b) adamw_update_fp32(s.pool, s.p, s.w, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters, step_number(++step));
+  for (auto _ : b)
+    adamw_update_fp32(s.pool, s.p, s.w, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters,
+                      step_number(++step));
   report(b, 28);
 }
 BENCHMARK(fp32_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -80,7 +90,9 @@ BENCHMARK(fp32_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
 void fp32_fp32(benchmark::State& b) {
   State& s = state();
   int64_t step = 0;
-  for (auto _ : b) adamw_update_fp32(s.pool, s.p, nullptr, s.m, s.v, static_cast<float*>(s.g32), DType::kF32, kParameters, step_number(++step));
+  for (auto _ : b)
+    adamw_update_fp32(s.pool, s.p, nullptr, s.m, s.v, static_cast<float*>(s.g32), DType::kF32, kParameters,
+                      step_number(++step));
   report(b, 28);
 }
 BENCHMARK(fp32_fp32)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -97,7 +109,9 @@ __attribute__((target_clones("arch=skylake-avx512", "avx2,fma", "default"), opti
 void triad_28_bytes(benchmark::State& b) {
   State& s = state();
   for (auto _ : b)
-    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) { triad_piece(s.p + begin, s.m + begin, s.v + begin, s.g32 + begin, end - begin); });
+    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) {
+      triad_piece(s.p + begin, s.m + begin, s.v + begin, s.g32 + begin, end - begin);
+    });
   report(b, 28);
 }
 BENCHMARK(triad_28_bytes)->UseRealTime()->Unit(benchmark::kMillisecond);
@@ -118,7 +132,9 @@ void triad_26_bytes(benchmark::State& b) {
   auto* r = reinterpret_cast<uint16_t*>(static_cast<int16_t*>(s.r));
   const auto* g = reinterpret_cast<const uint16_t*>(static_cast<bf16*>(s.g));
   for (auto _ : b)
-    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) { triad_split_piece(w + begin, r + begin, s.m + begin, s.v + begin, g + begin, end - begin); });
+    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) {
+      triad_split_piece(w + begin, r + begin, s.m + begin, s.v + begin, g + begin, end - begin);
+    });
   report(b, 26);
 }
 BENCHMARK(triad_26_bytes)->UseRealTime()->Unit(benchmark::kMillisecond);

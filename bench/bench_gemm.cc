@@ -32,9 +32,15 @@ Buffer buffer(int64_t bytes, DType dtype) {
 
 struct Layer {
   Layer(const benchmark::State& b, DType t)
-      : m(b.range(0)), n(b.range(1)), k(b.range(2)), dtype(t),
-        x(buffer(m * k * dtype_bytes(t), t)), dy(buffer(m * n * dtype_bytes(t), t)), w(buffer(n * k * dtype_bytes(t), t)),
-        bias(buffer(n * dtype_bytes(t), t)), out(buffer(std::max({m * n, m * k, n * k}) * 4, DType::kF32)),
+      : m(b.range(0)),
+        n(b.range(1)),
+        k(b.range(2)),
+        dtype(t),
+        x(buffer(m * k * dtype_bytes(t), t)),
+        dy(buffer(m * n * dtype_bytes(t), t)),
+        w(buffer(n * k * dtype_bytes(t), t)),
+        bias(buffer(n * dtype_bytes(t), t)),
+        out(buffer(std::max({m * n, m * k, n * k}) * 4, DType::kF32)),
         forward(buffer(linear_packed_bytes(n, k, t, PackFor::kForward), t)),
         backward(buffer(linear_packed_bytes(n, k, t, PackFor::kInputGradient), t)) {
     linear_pack(stream, forward.get(), w.get(), n, k, dtype, PackFor::kForward);
@@ -58,7 +64,8 @@ void forward(benchmark::State& b, DType dtype) {
 }
 void input_gradient(benchmark::State& b, DType dtype) {
   Layer l(b, dtype);
-  for (auto _ : b) linear_input_gradient(l.stream, l.result(), l.dy.get(), l.backward.get(), l.m, l.n, l.k, dtype, false);
+  for (auto _ : b)
+    linear_input_gradient(l.stream, l.result(), l.dy.get(), l.backward.get(), l.m, l.n, l.k, dtype, false);
   l.report(b);
 }
 void weight_gradient(benchmark::State& b, DType dtype) {
@@ -70,7 +77,8 @@ void weight_gradient(benchmark::State& b, DType dtype) {
 void pack(benchmark::State& b, DType dtype) {
   Layer l(b, dtype);
   for (auto _ : b) linear_pack(l.stream, l.forward.get(), l.w.get(), l.n, l.k, dtype, PackFor::kForward);
-  b.counters["elements/s"] = benchmark::Counter(static_cast<double>(l.n * l.k), benchmark::Counter::kIsIterationInvariantRate);
+  b.counters["elements/s"] =
+      benchmark::Counter(static_cast<double>(l.n * l.k), benchmark::Counter::kIsIterationInvariantRate);
 }
 void cast(benchmark::State& b) {
   InlineStream stream{available_threads()};

@@ -10,7 +10,8 @@ extern "C" {
 void* ms_pool(int threads) { return new ThreadPool(threads); }
 
 // p, m, v fp32 in place; the gradient fp32: the streams of torch.optim.AdamW.
-void ms_adamw_fp32(void* pool, float* p, float* m, float* v, const float* g, int64_t n, double learning_rate, double decay, int64_t step) {
+void ms_adamw_fp32(void* pool, float* p, float* m, float* v, const float* g, int64_t n, double learning_rate,
+                   double decay, int64_t step) {
   AdamWStep s;
   s.learning_rate = learning_rate;
   s.weight_decay = decay;
@@ -19,8 +20,8 @@ void ms_adamw_fp32(void* pool, float* p, float* m, float* v, const float* g, int
 }
 
 // bf16 weight, 16-bit remainder, bf16 gradient: what `finetune` runs by default.
-void ms_adamw_split(void* pool, void* w, int16_t* r, float* m, float* v, const void* g, int64_t n, double learning_rate, double decay,
-                    int64_t step) {
+void ms_adamw_split(void* pool, void* w, int16_t* r, float* m, float* v, const void* g, int64_t n, double learning_rate,
+                    double decay, int64_t step) {
   AdamWStep s;
   s.learning_rate = learning_rate;
   s.weight_decay = decay;

@@ -85,11 +85,13 @@ def main():
             # One step from the same state: fp32 masters must agree to rounding.
             difference = (p - parameter.detach()).abs().max().item()
             assert difference < 1e-7, difference
-    print(f"torch {torch.__version__}, {args.threads} threads, {n} parameters, {args.rounds} interleaved rounds", file=sys.stderr)
+    print(f"torch {torch.__version__}, {args.threads} threads, {n} parameters, {args.rounds} interleaved rounds",
+          file=sys.stderr)
     for name, times in seconds.items():
         ratios = [a / b for a, b in zip(seconds["torch fused"], times)]
         print(json.dumps({"program": name, "gparameters_per_s": round(n / statistics.median(times) * 1e-9, 3),
-                          "best": round(n / min(times) * 1e-9, 3), "ratio_to_torch": round(statistics.median(ratios), 3)}))
+                          "best": round(n / min(times) * 1e-9, 3),
+                          "ratio_to_torch": round(statistics.median(ratios), 3)}))
 
 
 if __name__ == "__main__":

@@ -44,14 +44,18 @@ enum class Master { kSplit, kFp32, kFp32WithWeight };
 #endif
 
 template <class T>
-float element(const void* p, int64_t i) { return to_float(static_cast<const T*>(p)[i]); }
+float element(const void* p, int64_t i) {
+  return to_float(static_cast<const T*>(p)[i]);
+}
 
 template <Master kMaster, class Gradient>
 void update_one(const Coefficients& c, const Arrays& a, int64_t i) {
   const float old = kMaster == Master::kSplit ? join_master(a.w[i], a.r[i]) : a.p[i];
   const float p = adamw::update(c, old, a.m[i], a.v[i], element<Gradient>(a.gradient, i));
-  if (kMaster == Master::kSplit) a.r[i] = master_remainder(p);
-  else a.p[i] = p;
+  if (kMaster == Master::kSplit)
+    a.r[i] = master_remainder(p);
+  else
+    a.p[i] = p;
   if (kMaster != Master::kFp32) a.w[i] = master_weight(p);
 }
 
@@ -63,7 +67,8 @@ using Floats = hn::Vec<FloatTag>;
 HWY_INLINE Floats join(const bf16* w, const int16_t* r) {
   const hn::Rebind<int16_t, FloatTag> d16;
   const hn::Rebind<int32_t, FloatTag> d32;
-  const auto high = hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(w))));
+  const auto high =
+      hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(w))));
   const auto low = hn::BitCast(Words(), hn::PromoteTo(d32, hn::LoadU(d16, r)));
   return hn::BitCast(FloatTag(), hn::Add(high, low));
 }
@@ -86,9 +91,11 @@ void update_range(const Coefficients& c, const Arrays& a, int64_t begin, int64_t
 #if MEGASLIDE_ADAMW_SIMD
   const FloatTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto *g = static_cast<const Gradient*>(a.gradient);
-  const auto clip = hn::Set(d, c.clip), b1 = hn::Set(d, c.b1), a1 = hn::Set(d, c.a1), b2 = hn::Set(d, c.b2), a2 = hn::Set(d, c.a2);
-  const auto decay = hn::Set(d, c.decay), rate = hn::Set(d, c.rate), root = hn::Set(d, c.inverse_root), eps = hn::Set(d, c.eps);
+  const auto* g = static_cast<const Gradient*>(a.gradient);
+  const auto clip = hn::Set(d, c.clip), b1 = hn::Set(d, c.b1), a1 = hn::Set(d, c.a1), b2 = hn::Set(d, c.b2),
+             a2 = hn::Set(d, c.a2);
+  const auto decay = hn::Set(d, c.decay), rate = hn::Set(d, c.rate), root = hn::Set(d, c.inverse_root),
+             eps = hn::Set(d, c.eps);
   for (; i + lanes <= end; i += lanes) {
     const auto old = kMaster == Master::kSplit ? join(a.w + i, a.r + i) : hn::LoadU(d, a.p + i);
     const auto gi = hn::Mul(clip, LoadFloat(d, g + i));
@@ -99,8 +106,10 @@ void update_range(const Coefficients& c, const Arrays& a, int64_t begin, int64_t
     const auto p = canonical(hn::NegMulAdd(rate, quotient, kept));
     hn::StoreU(m, d, a.m + i);
     hn::StoreU(v, d, a.v + i);
-    if (kMaster == Master::kSplit) store_remainder(p, a.r + i);
-    else hn::StoreU(p, d, a.p + i);
+    if (kMaster == Master::kSplit)
+      store_remainder(p, a.r + i);
+    else
+      hn::StoreU(p, d, a.p + i);
     if (kMaster != Master::kFp32) store_weight(p, a.w + i);
   }
 #endif
@@ -109,14 +118,19 @@ void update_range(const Coefficients& c, const Arrays& a, int64_t begin, int64_t
 
 template <Master kMaster>
 void update_of(const Coefficients& c, const Arrays& a, DType gradient, int64_t begin, int64_t end) {
-  if (gradient == DType::kBF16) update_range<kMaster, bf16>(c, a, begin, end);
-  else update_range<kMaster, float>(c, a, begin, end);
+  if (gradient == DType::kBF16)
+    update_range<kMaster, bf16>(c, a, begin, end);
+  else
+    update_range<kMaster, float>(c, a, begin, end);
 }
 
 void update_piece(const Coefficients& c, const Arrays& a, DType gradient, int64_t begin, int64_t end) {
-  if (a.r) update_of<Master::kSplit>(c, a, gradient, begin, end);
-  else if (a.w) update_of<Master::kFp32WithWeight>(c, a, gradient, begin, end);
-  else update_of<Master::kFp32>(c, a, gradient, begin, end);
+  if (a.r)
+    update_of<Master::kSplit>(c, a, gradient, begin, end);
+  else if (a.w)
+    update_of<Master::kFp32WithWeight>(c, a, gradient, begin, end);
+  else
+    update_of<Master::kFp32>(c, a, gradient, begin, end);
 }
 
 // One leaf of the norm's tree.
@@ -210,13 +224,13 @@ void update(ThreadPool& pool, const adamw::Arrays& arrays, DType gradient_dtype,
 }
 }  // namespace
 
-void adamw_update_split(ThreadPool& pool, bf16* w, int16_t* r, float* m, float* v, const void* gradient, DType gradient_dtype,
-                        int64_t n, const AdamWStep& step) {
+void adamw_update_split(ThreadPool& pool, bf16* w, int16_t* r, float* m, float* v, const void* gradient,
+                        DType gradient_dtype, int64_t n, const AdamWStep& step) {
   update(pool, {.p = nullptr, .w = w, .r = r, .m = m, .v = v, .gradient = gradient}, gradient_dtype, n, step);
 }
 
-void adamw_update_fp32(ThreadPool& pool, float* p, bf16* w, float* m, float* v, const void* gradient, DType gradient_dtype,
-                       int64_t n, const AdamWStep& step) {
+void adamw_update_fp32(ThreadPool& pool, float* p, bf16* w, float* m, float* v, const void* gradient,
+                       DType gradient_dtype, int64_t n, const AdamWStep& step) {
   update(pool, {.p = p, .w = w, .r = nullptr, .m = m, .v = v, .gradient = gradient}, gradient_dtype, n, step);
 }
 
@@ -232,7 +246,8 @@ double squared_norm(ThreadPool& pool, const void* gradient, DType gradient_dtype
 
 void split_master(ThreadPool& pool, bf16* w, int16_t* r, const float* p, int64_t n) {
   const auto piece = HWY_DYNAMIC_DISPATCH(split_piece);
-  pool.parallel_for(n, kPiece, [&](int64_t begin, int64_t end) { piece(w + begin, r + begin, p + begin, end - begin); });
+  pool.parallel_for(n, kPiece,
+                    [&](int64_t begin, int64_t end) { piece(w + begin, r + begin, p + begin, end - begin); });
 }
 
 void round_master(ThreadPool& pool, bf16* w, const float* p, int64_t n) {
@@ -242,7 +257,8 @@ void round_master(ThreadPool& pool, bf16* w, const float* p, int64_t n) {
 
 void join_master(ThreadPool& pool, float* p, const bf16* w, const int16_t* r, int64_t n) {
   const auto piece = HWY_DYNAMIC_DISPATCH(join_piece);
-  pool.parallel_for(n, kPiece, [&](int64_t begin, int64_t end) { piece(p + begin, w + begin, r + begin, end - begin); });
+  pool.parallel_for(n, kPiece,
+                    [&](int64_t begin, int64_t end) { piece(p + begin, w + begin, r + begin, end - begin); });
 }
 
 void convert_gradient(ThreadPool& pool, bf16* out, const float* in, int64_t n) {

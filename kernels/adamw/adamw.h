@@ -11,10 +11,11 @@
 // Coefficients are formed in fp64 and rounded once to fp32; each "a·b ± c" above is one fused multiply-add; square root
 // and division are IEEE. A NaN result is stored as 0x7fc00000, since processors differ in which NaN they make.
 //
-// Master codecs. `fp32`: the master p is stored and its bf16 weight w beside it. `split`: the weight w and a signed 16-bit
-// remainder r, with bits(p) = (bits(w) << 16) + r for every bit pattern. w is p rounded to the nearest bf16, and away from
-// zero where p lies exactly between two: with ties to even, an even w would stand for 65,537 masters, one more than r can
-// tell apart. Both codecs round so, and give equal (p, w, m, v). Whoever derives w from p uses master_weight().
+// Master codecs. `fp32`: the master p is stored and its bf16 weight w beside it. `split`: the weight w and a signed
+// 16-bit remainder r, with bits(p) = (bits(w) << 16) + r for every bit pattern. w is p rounded to the nearest bf16, and
+// away from zero where p lies exactly between two: with ties to even, an even w would stand for 65,537 masters, one
+// more than r can tell apart. Both codecs round so, and give equal (p, w, m, v). Whoever derives w from p uses
+// master_weight().
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -27,7 +28,7 @@ namespace megaslide {
 struct AdamWStep {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   int64_t step = 1;  // counts from 1
-  float clip = 1;    // factor on the gradient
+  float clip = 1;  // factor on the gradient
 };
 
 // The bf16 weight of a master, and what `split` keeps beside it. A NaN whose upper bits are 0x7fff8000 or more gives a
@@ -39,11 +40,11 @@ inline float join_master(bf16 w, int16_t r) {
 }
 
 // One update of n parameters in place. `gradient` is BF16 or F32.
-void adamw_update_split(ThreadPool& pool, bf16* w, int16_t* r, float* m, float* v, const void* gradient, DType gradient_dtype,
-                        int64_t n, const AdamWStep& step);
+void adamw_update_split(ThreadPool& pool, bf16* w, int16_t* r, float* m, float* v, const void* gradient,
+                        DType gradient_dtype, int64_t n, const AdamWStep& step);
 // w may be nullptr: then no bf16 weight is kept.
-void adamw_update_fp32(ThreadPool& pool, float* p, bf16* w, float* m, float* v, const void* gradient, DType gradient_dtype,
-                       int64_t n, const AdamWStep& step);
+void adamw_update_fp32(ThreadPool& pool, float* p, bf16* w, float* m, float* v, const void* gradient,
+                       DType gradient_dtype, int64_t n, const AdamWStep& step);
 
 // Σ g² in fp64. Lane i mod 16 of each block of 16,384 elements is summed in order, lanes and blocks by fixed trees.
 // Infinite or NaN where an element is. `gradient` is BF16 or F32.

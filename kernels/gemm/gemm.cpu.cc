@@ -23,22 +23,32 @@ bool widened(DType dtype) { return dtype == DType::kBF16 && !onednn::native_bf16
 const void* dense_columns(const void* a, int64_t rows, int64_t width, int64_t d0, int64_t depth, DType dtype) {
   if (depth == width) return a;
   const auto bytes = static_cast<size_t>(depth * dtype_bytes(dtype));
-  auto* out = static_cast<std::byte*>(onednn::thread_scratch(onednn::ScratchSlot::kA, bytes * static_cast<size_t>(rows)));
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(out + static_cast<size_t>(r) * bytes, at(a, r * width + d0, dtype), bytes);
+  auto* out =
+      static_cast<std::byte*>(onednn::thread_scratch(onednn::ScratchSlot::kA, bytes * static_cast<size_t>(rows)));
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(out + static_cast<size_t>(r) * bytes, at(a, r * width + d0, dtype), bytes);
   return out;
 }
 
 // c (m, columns) = a (m, width) · packed [+ bias], or += where `accumulate`.
-void packed_product(Stream& stream, float* c, const void* a, const void* packed, const void* bias, int64_t m, int64_t columns,
-                    int64_t width, DType dtype, bool accumulate) {
+void packed_product(Stream& stream, float* c, const void* a, const void* packed, const void* bias, int64_t m,
+                    int64_t columns, int64_t width, DType dtype, bool accumulate) {
   const int64_t rows = row_step(m, columns, width), depth = depth_step(width);
   stream.parallel_for(m, rows, [&](int64_t begin, int64_t end) {
     const void* b = packed;
     for (int64_t d0 = 0; d0 < width; d0 += depth) {
       const int64_t d = std::min(depth, width - d0);
       const bool first = d0 == 0;
-      const auto product = onednn::find_matmul({.m = end - begin, .n = columns, .k = d, .a_row = d, .a_column = 1, .b_row = 0,
-                                                .b_column = 0, .c_row = columns, .dtype = dtype, .bias = first && bias != nullptr,
+      const auto product = onednn::find_matmul({.m = end - begin,
+                                                .n = columns,
+                                                .k = d,
+                                                .a_row = d,
+                                                .a_column = 1,
+                                                .b_row = 0,
+                                                .b_column = 0,
+                                                .c_row = columns,
+                                                .dtype = dtype,
+                                                .bias = first && bias != nullptr,
                                                 .accumulate = accumulate || !first});
       product.run(c + begin * columns, dense_columns(at(a, begin * width, dtype), end - begin, width, d0, d, dtype), b,
                   first ? bias : nullptr);
@@ -89,8 +99,8 @@ void linear_forward(Stream& stream, float* y, const void* x, const void* packed,
   packed_product(stream, y, x, packed, bias, m, n, k, dtype, false);
 }
 
-void linear_input_gradient(Stream& stream, float* dx, const void* dy, const void* packed, int64_t m, int64_t n, int64_t k,
-                           DType dtype, bool accumulate) {
+void linear_input_gradient(Stream& stream, float* dx, const void* dy, const void* packed, int64_t m, int64_t n,
+                           int64_t k, DType dtype, bool accumulate) {
   check_dtype(dtype);
   if (widened(dtype)) return widened_input_gradient(stream, dx, dy, packed, m, n, k, accumulate);
   packed_product(stream, dx, dy, packed, nullptr, m, k, n, dtype, accumulate);
@@ -108,13 +118,24 @@ void linear_weight_gradient(Stream& stream, float* dw, const void* dy, const voi
       float* out = dw + n0 * k + k0;
       const void *a = at(dy, n0, dtype), *b = at(x, k0, dtype);
       if (dtype == DType::kF32) {
-        onednn::sgemm(true, false, pn, pk, m, static_cast<const float*>(a), n, static_cast<const float*>(b), k, 1, out, k);
+        onednn::sgemm(true, false, pn, pk, m, static_cast<const float*>(a), n, static_cast<const float*>(b), k, 1, out,
+                      k);
       } else if (widened(dtype)) {
         widened_weight_gradient(out, static_cast<const bf16*>(a), static_cast<const bf16*>(b), m, n, k, pn, pk);
       } else {
-        // Plain strided operands: at 320 rows and more oneDNN packs them itself at no more than what a transposed copy costs.
-        onednn::find_matmul({.m = pn, .n = pk, .k = m, .a_row = 1, .a_column = n, .b_row = k, .b_column = 1, .c_row = k,
-                             .dtype = dtype, .bias = false, .accumulate = true})
+        // Plain strided operands: at 320 rows and more oneDNN packs them itself at no more than what a transposed copy
+        // costs.
+        onednn::find_matmul({.m = pn,
+                             .n = pk,
+                             .k = m,
+                             .a_row = 1,
+                             .a_column = n,
+                             .b_row = k,
+                             .b_column = 1,
+                             .c_row = k,
+                             .dtype = dtype,
+                             .bias = false,
+                             .accumulate = true})
             .run(out, a, b);
       }
     }

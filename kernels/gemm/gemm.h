@@ -12,7 +12,8 @@ namespace megaslide {
 // Which product a packed weight serves: y = x·Wᵀ (kForward) or dx = dy·W (kInputGradient).
 enum class PackFor { kForward, kInputGradient };
 
-// Bytes of a packed weight, a multiple of 256. dtype is kBF16 or kF32. The same on every machine, whatever layout it packs into.
+// Bytes of a packed weight, a multiple of 256. dtype is kBF16 or kF32. The same on every machine, whatever layout it
+// packs into.
 int64_t linear_packed_bytes(int64_t n, int64_t k, DType dtype, PackFor pack_for);
 
 // packed is 64-byte aligned, linear_packed_bytes long, and overwritten. It may be read by this process only: the layout
@@ -66,14 +67,17 @@ inline Cost gemm_cost(int64_t m, int64_t n, int64_t k, double operand_elements, 
 inline Cost linear_pack_cost(void*, const void*, int64_t n, int64_t k, DType dtype, PackFor) {
   return {KernelClass::kPack, 0, 2.0 * static_cast<double>(n * k * dtype_bytes(dtype))};
 }
-inline Cost linear_forward_cost(float*, const void*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype) {
+inline Cost linear_forward_cost(float*, const void*, const void*, const void*, int64_t m, int64_t n, int64_t k,
+                                DType dtype) {
   return gemm_cost(m, n, k, static_cast<double>(m * k + n * k), 4.0 * static_cast<double>(m * n), dtype);
 }
 inline Cost linear_input_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype,
                                        bool accumulate) {
-  return gemm_cost(m, n, k, static_cast<double>(m * n + n * k), (accumulate ? 8.0 : 4.0) * static_cast<double>(m * k), dtype);
+  return gemm_cost(m, n, k, static_cast<double>(m * n + n * k), (accumulate ? 8.0 : 4.0) * static_cast<double>(m * k),
+                   dtype);
 }
-inline Cost linear_weight_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k, DType dtype) {
+inline Cost linear_weight_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k,
+                                        DType dtype) {
   return gemm_cost(m, n, k, static_cast<double>(m * n + m * k), 8.0 * static_cast<double>(n * k), dtype);
 }
 inline Cost bias_gradient_cost(float*, const float*, int64_t m, int64_t n) {
@@ -83,13 +87,15 @@ inline Cost cast_operand_cost(void*, const float*, int64_t n, DType dtype) {
   return {KernelClass::kVector, 0, static_cast<double>(n * (4 + dtype_bytes(dtype)))};
 }
 
-inline constexpr Kernel<LinearPack> linear_pack{"linear_pack", &cpu::linear_pack, MS_CUDA(linear_pack), &linear_pack_cost};
+inline constexpr Kernel<LinearPack> linear_pack{"linear_pack", &cpu::linear_pack, MS_CUDA(linear_pack),
+                                                &linear_pack_cost};
 inline constexpr Kernel<LinearForward> linear_forward{"linear_forward", &cpu::linear_forward, MS_CUDA(linear_forward),
                                                       &linear_forward_cost};
 inline constexpr Kernel<LinearInputGradient> linear_input_gradient{
     "linear_input_gradient", &cpu::linear_input_gradient, MS_CUDA(linear_input_gradient), &linear_input_gradient_cost};
 inline constexpr Kernel<LinearWeightGradient> linear_weight_gradient{
-    "linear_weight_gradient", &cpu::linear_weight_gradient, MS_CUDA(linear_weight_gradient), &linear_weight_gradient_cost};
+    "linear_weight_gradient", &cpu::linear_weight_gradient, MS_CUDA(linear_weight_gradient),
+    &linear_weight_gradient_cost};
 inline constexpr Kernel<BiasGradient> bias_gradient{"bias_gradient", &cpu::bias_gradient, MS_CUDA(bias_gradient),
                                                     &bias_gradient_cost};
 inline constexpr Kernel<CastOperand> cast_operand{"cast_operand", &cpu::cast_operand, MS_CUDA(cast_operand),

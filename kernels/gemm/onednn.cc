@@ -51,8 +51,9 @@ memory::data_type data_type(DType t) {
 
 [[noreturn]] void fail(const char* action, const dnnl::error& e) {
   if (e.status == dnnl_out_of_memory) throw Error(fmt::format("oneDNN: out of memory to {} a matrix product", action));
-  throw Error(fmt::format("oneDNN cannot {} a matrix product: {} (status {})", action, e.message, static_cast<int>(e.status)),
-              "report this with the processor's name and the version of oneDNN");
+  throw Error(
+      fmt::format("oneDNN cannot {} a matrix product: {} (status {})", action, e.message, static_cast<int>(e.status)),
+      "report this with the processor's name and the version of oneDNN");
 }
 
 memory::desc matrix(int64_t rows, int64_t columns, memory::data_type type, int64_t row, int64_t column) {
@@ -80,7 +81,8 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
 // The layout that a product of kLayoutRows rows would choose for B (k,n).
 memory::desc packed_layout(int64_t k, int64_t n, memory::data_type type) {
   const memory::desc any({k, n}, type, Tag::any);
-  return describe(matrix(kLayoutRows, k, type, k, 1), any, nullptr, matrix(kLayoutRows, n, memory::data_type::f32, n, 1), false)
+  return describe(matrix(kLayoutRows, k, type, k, 1), any, nullptr,
+                  matrix(kLayoutRows, n, memory::data_type::f32, n, 1), false)
       .weights_desc();
 }
 
@@ -99,8 +101,8 @@ size_t mix(size_t h, int64_t x) { return (h ^ static_cast<size_t>(x)) * 0x9E3779
 struct Hash {
   size_t operator()(const MatmulShape& s) const {
     size_t h = 1;
-    for (const int64_t x : {s.m, s.n, s.k, s.a_row, s.a_column, s.b_row, s.b_column, s.c_row, static_cast<int64_t>(s.dtype),
-                            int64_t{s.bias}, int64_t{s.accumulate}})
+    for (const int64_t x : {s.m, s.n, s.k, s.a_row, s.a_column, s.b_row, s.b_column, s.c_row,
+                            static_cast<int64_t>(s.dtype), int64_t{s.bias}, int64_t{s.accumulate}})
       h = mix(h, x);
     return h ^ (h >> 29);
   }
@@ -169,9 +171,10 @@ struct Matmul::Impl {
     const auto type = data_type(s.dtype);
     const memory::desc bias({1, s.n}, type, Tag::ab);
     const bool packed = s.b_row == 0 && s.b_column == 0;
-    description = describe(matrix(s.m, s.k, type, s.a_row, s.a_column),
-                           packed ? packed_layout(s.k, s.n, type) : matrix(s.k, s.n, type, s.b_row, s.b_column),
-                           s.bias ? &bias : nullptr, matrix(s.m, s.n, memory::data_type::f32, s.c_row, 1), s.accumulate);
+    description =
+        describe(matrix(s.m, s.k, type, s.a_row, s.a_column),
+                 packed ? packed_layout(s.k, s.n, type) : matrix(s.k, s.n, type, s.b_row, s.b_column),
+                 s.bias ? &bias : nullptr, matrix(s.m, s.n, memory::data_type::f32, s.c_row, 1), s.accumulate);
     if (s.bias) bias_desc = bias;
     has_bias = s.bias;
     return dnnl::matmul(description);
@@ -236,7 +239,8 @@ struct Packing::Impl {
     piece_columns = ranges ? std::max<int64_t>(1, kPackPieceElements / key.k / 64) * 64 : key.n;
     pieces = (key.n + piece_columns - 1) / piece_columns;
     const int64_t last = key.n - (pieces - 1) * piece_columns;
-    whole_piece = {key, std::min(piece_columns, key.n), ranges ? column_blocks(key.k, std::min(piece_columns, key.n), type) : layout};
+    whole_piece = {key, std::min(piece_columns, key.n),
+                   ranges ? column_blocks(key.k, std::min(piece_columns, key.n), type) : layout};
     last_piece = {key, last, ranges ? column_blocks(key.k, last, type) : layout};
     piece_stride = static_cast<int64_t>(whole_piece.target.get_size());
   }
@@ -264,7 +268,8 @@ int64_t Packing::pieces() const { return impl_->pieces; }
 void Packing::run_piece(void* packed, const void* b, int64_t piece) const {
   dnnl::stream& stream = thread_stream();
   const auto& p = piece + 1 == impl_->pieces ? impl_->last_piece : impl_->whole_piece;
-  const auto* from = static_cast<const std::byte*>(b) + piece * impl_->piece_columns * impl_->key.b_column * dtype_bytes(impl_->key.dtype);
+  const auto* from = static_cast<const std::byte*>(b) +
+                     piece * impl_->piece_columns * impl_->key.b_column * dtype_bytes(impl_->key.dtype);
   try {
     std::unordered_map<int, memory> arguments{
         {DNNL_ARG_FROM, memory(p.source, engine(), const_cast<std::byte*>(from))},

@@ -62,14 +62,18 @@ constexpr int64_t kCastPiece = 65536;
 void bias_gradient(Stream& stream, float* db, const float* dy, int64_t m, int64_t n) {
   // Pieces of whole cache lines; few columns of many rows are not worth sharing out.
   const int64_t columns = std::max<int64_t>(64, (kCastPiece / std::max<int64_t>(m, 1) + 63) / 64 * 64);
-  stream.parallel_for(n, columns, [&](int64_t begin, int64_t end) { gemm::add_column_sums(db + begin, dy + begin, m, end - begin, n); });
+  stream.parallel_for(n, columns, [&](int64_t begin, int64_t end) {
+    gemm::add_column_sums(db + begin, dy + begin, m, end - begin, n);
+  });
 }
 
 void cast_operand(Stream& stream, void* out, const float* in, int64_t n, DType dtype) {
   MS_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "{}", dtype_name(dtype));
   stream.parallel_for(n, kCastPiece, [&](int64_t begin, int64_t end) {
-    if (dtype == DType::kF32) std::memcpy(static_cast<float*>(out) + begin, in + begin, static_cast<size_t>(end - begin) * sizeof(float));
-    else gemm::narrow_bf16(static_cast<bf16*>(out) + begin, in + begin, end - begin);
+    if (dtype == DType::kF32)
+      std::memcpy(static_cast<float*>(out) + begin, in + begin, static_cast<size_t>(end - begin) * sizeof(float));
+    else
+      gemm::narrow_bf16(static_cast<bf16*>(out) + begin, in + begin, end - begin);
   });
 }
 }  // namespace cpu

@@ -20,7 +20,8 @@ constexpr double kMinPieceFlops = 8e6;
 
 // Rows of x or dy a piece: about 160 rows keep a panel of the weights in the second-level cache busy.
 inline int64_t row_step(int64_t m, int64_t n, int64_t k) {
-  if (m <= 32 || 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 2 * kMinPieceFlops) return std::max<int64_t>(m, 1);
+  if (m <= 32 || 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 2 * kMinPieceFlops)
+    return std::max<int64_t>(m, 1);
   if (m <= 160) return round_up((m + 1) / 2, 16);
   return balanced_step(m, 160, 16);
 }
@@ -37,7 +38,8 @@ struct WeightPiece {
   int64_t rows, columns;
 };
 inline WeightPiece weight_piece(int64_t m, int64_t n, int64_t k) {
-  if (2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 2 * kMinPieceFlops) return {n, k};
+  if (2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 2 * kMinPieceFlops)
+    return {n, k};
   const int64_t rows = n <= 384 && n > 64 ? round_up((n + 1) / 2, 32) : balanced_step(n, 384, 32);
   return {rows, balanced_step(k, 1024, 32)};
 }

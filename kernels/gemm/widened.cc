@@ -20,7 +20,8 @@ const float* widen(ScratchSlot slot, const bf16* p, int64_t rows, int64_t column
 }
 }  // namespace
 
-void widened_forward(Stream& stream, float* y, const void* x, const void* w, const void* bias, int64_t m, int64_t n, int64_t k) {
+void widened_forward(Stream& stream, float* y, const void* x, const void* w, const void* bias, int64_t m, int64_t n,
+                     int64_t k) {
   const auto *xs = static_cast<const bf16*>(x), *ws = static_cast<const bf16*>(w), *b = static_cast<const bf16*>(bias);
   const int64_t depth = depth_step(k);
   stream.parallel_for(m, row_step(m, n, k), [&](int64_t begin, int64_t end) {
@@ -47,12 +48,14 @@ void widened_input_gradient(Stream& stream, float* dx, const void* dy, const voi
       const int64_t pn = std::min(kPanel, n - n0);
       const float* a = widen(ScratchSlot::kA, dys + begin * n + n0, end - begin, pn, n);
       const float* panel = widen(ScratchSlot::kB, ws + n0 * k, pn, k, k);
-      onednn::sgemm(false, false, end - begin, k, pn, a, pn, panel, k, accumulate || n0 > 0 ? 1.0F : 0.0F, dx + begin * k, k);
+      onednn::sgemm(false, false, end - begin, k, pn, a, pn, panel, k, accumulate || n0 > 0 ? 1.0F : 0.0F,
+                    dx + begin * k, k);
     }
   });
 }
 
-void widened_weight_gradient(float* dw, const bf16* dy, const bf16* x, int64_t m, int64_t n, int64_t k, int64_t pn, int64_t pk) {
+void widened_weight_gradient(float* dw, const bf16* dy, const bf16* x, int64_t m, int64_t n, int64_t k, int64_t pn,
+                             int64_t pk) {
   for (int64_t m0 = 0; m0 < m; m0 += kPanel) {
     const int64_t rows = std::min(kPanel, m - m0);
     const float* a = widen(ScratchSlot::kA, dy + m0 * n, rows, pn, n);

@@ -7,10 +7,12 @@
 namespace megaslide::gemm {
 
 // As the kernels of gemm.h; w is the plain weight (N,K).
-void widened_forward(Stream& stream, float* y, const void* x, const void* w, const void* bias, int64_t m, int64_t n, int64_t k);
+void widened_forward(Stream& stream, float* y, const void* x, const void* w, const void* bias, int64_t m, int64_t n,
+                     int64_t k);
 void widened_input_gradient(Stream& stream, float* dx, const void* dy, const void* w, int64_t m, int64_t n, int64_t k,
                             bool accumulate);
 // One piece (pn, pk) of dw, on the calling thread. dy (M,N) and x (M,K) start at the piece's columns.
-void widened_weight_gradient(float* dw, const bf16* dy, const bf16* x, int64_t m, int64_t n, int64_t k, int64_t pn, int64_t pk);
+void widened_weight_gradient(float* dw, const bf16* dy, const bf16* x, int64_t m, int64_t n, int64_t k, int64_t pn,
+                             int64_t pk);
 
 }  // namespace megaslide::gemm

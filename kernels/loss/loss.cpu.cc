@@ -26,8 +26,8 @@ double block_loss(float* dout, const float* v, const float* target, int64_t n, d
 }
 }  // namespace
 
-void flow_mix(Stream& stream, float* x_t, float* target, const float* x0, const float* noise, const float* sigma, int64_t b,
-              int64_t numel) {
+void flow_mix(Stream& stream, float* x_t, float* target, const float* x0, const float* noise, const float* sigma,
+              int64_t b, int64_t numel) {
   const int64_t blocks = (numel + kBlock - 1) / kBlock;  // a sample
   stream.parallel_for(b * blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
@@ -48,7 +48,8 @@ void mse_loss(Stream& stream, double* loss, float* dout, const float* v, const f
   const double factor = 2.0 * static_cast<double>(scale) / static_cast<double>(n);
   std::vector<double> sums(static_cast<size_t>((n + kBlock - 1) / kBlock));
   stream.parallel_for(n, kBlock, [&](int64_t begin, int64_t end) {
-    sums[static_cast<size_t>(begin / kBlock)] = block_loss(dout ? dout + begin : nullptr, v + begin, target + begin, end - begin, factor);
+    sums[static_cast<size_t>(begin / kBlock)] =
+        block_loss(dout ? dout + begin : nullptr, v + begin, target + begin, end - begin, factor);
   });
   for (size_t count = sums.size(); count > 1; count = (count + 1) / 2)
     for (size_t i = 0; i < count; i += 2) sums[i / 2] = i + 1 < count ? sums[i] + sums[i + 1] : sums[i];

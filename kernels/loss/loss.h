@@ -10,9 +10,9 @@ namespace megaslide {
 using FlowMix = void(Stream&, float* x_t /*(B,numel)*/, float* target /*(B,numel)*/, const float* x0 /*(B,numel)*/,
                      const float* noise /*(B,numel)*/, const float* sigma /*(B)*/, int64_t b, int64_t numel);
 
-// loss = Σ (v−target)² / (B·numel), one fp64 number in device memory, overwritten: blocks of 16,384 elements summed in 16
-// interleaved lanes each, lanes and blocks by fixed trees. dout = 2·scale·(v−target) / (B·numel), overwritten; may be
-// nullptr. `scale` multiplies the gradient alone (1/microbatches, a sample's weight).
+// loss = Σ (v−target)² / (B·numel), one fp64 number in device memory, overwritten: blocks of 16,384 elements summed in
+// 16 interleaved lanes each, lanes and blocks by fixed trees. dout = 2·scale·(v−target) / (B·numel), overwritten; may
+// be nullptr. `scale` multiplies the gradient alone (1/microbatches, a sample's weight).
 using MseLoss = void(Stream&, double* loss /*(1)*/, float* dout /*(B,numel)*/, const float* v /*(B,numel)*/,
                      const float* target /*(B,numel)*/, int64_t b, int64_t numel, float scale);
 

@@ -30,7 +30,8 @@ class UseTarget {
 // The instruction sets that adamw.cpu.cc is compiled for and this machine has.
 std::vector<int64_t> targets() {
   std::vector<int64_t> out;
-  for (const int64_t t : {static_cast<int64_t>(HWY_STATIC_TARGET), static_cast<int64_t>(HWY_AVX2), static_cast<int64_t>(HWY_AVX3)})
+  for (const int64_t t :
+       {static_cast<int64_t>(HWY_STATIC_TARGET), static_cast<int64_t>(HWY_AVX2), static_cast<int64_t>(HWY_AVX3)})
     if (hwy::SupportedTargets() & t) out.push_back(t);
   return out;
 }
@@ -39,11 +40,16 @@ std::vector<int64_t> targets() {
 float hostile(const Random& random, uint64_t series, uint64_t i) {
   const auto bits = random.bits(series, i);
   switch (bits[1] % 8) {
-    case 0: return std::bit_cast<float>(bits[0]);                                     // any pattern
-    case 1: return std::bit_cast<float>(bits[0] & 0x807fffffU);                       // subnormal
-    case 2: return std::bit_cast<float>((bits[0] & 0x80000000U) | 0x7f800000U | (bits[2] % 4 == 0 ? bits[0] & 0x7fffffU : 0));
-    case 3: return std::bit_cast<float>((bits[0] & 0xffff0000U) | 0x8000U);           // exactly between two bf16
-    default: return static_cast<float>(random.normal(series, i)) * 0.02F;
+    case 0:
+      return std::bit_cast<float>(bits[0]);  // any pattern
+    case 1:
+      return std::bit_cast<float>(bits[0] & 0x807fffffU);  // subnormal
+    case 2:
+      return std::bit_cast<float>((bits[0] & 0x80000000U) | 0x7f800000U | (bits[2] % 4 == 0 ? bits[0] & 0x7fffffU : 0));
+    case 3:
+      return std::bit_cast<float>((bits[0] & 0xffff0000U) | 0x8000U);  // exactly between two bf16
+    default:
+      return static_cast<float>(random.normal(series, i)) * 0.02F;
   }
 }
 
@@ -59,7 +65,8 @@ template <class T>
 ::testing::AssertionResult same(const std::vector<T>& a, const std::vector<T>& b) {
   if (std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0) return ::testing::AssertionSuccess();
   for (size_t i = 0; i < a.size(); ++i)
-    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0) return ::testing::AssertionFailure() << "element " << i << " of " << a.size();
+    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0)
+      return ::testing::AssertionFailure() << "element " << i << " of " << a.size();
   return ::testing::AssertionFailure();
 }
 
@@ -87,7 +94,8 @@ struct Gradient {
   std::vector<bf16> b16;
 };
 
-constexpr AdamWStep kStep{.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 3, .clip = 0.7F};
+constexpr AdamWStep kStep{
+    .learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 3, .clip = 0.7F};
 
 // Lengths around the widths of a register, and one of several pieces.
 const size_t kLengths[] = {1, 7, 8, 15, 16, 17, 31, 33, 100, 1023, 200'003};
@@ -104,15 +112,20 @@ TEST(AdamWBits, EveryInstructionSetGivesThePlainBits) {
         SCOPED_TRACE(std::to_string(n) + " " + std::string(dtype_name(dtype)));
         const Gradient g(random, n, 7, true);
         State want = initial(random, n, true), got = want;
-        plain::adamw_update_split(want.w.data(), want.r.data(), want.m.data(), want.v.data(), g.data(dtype), dtype, want.size(), kStep);
-        adamw_update_split(pool, got.w.data(), got.r.data(), got.m.data(), got.v.data(), g.data(dtype), dtype, got.size(), kStep);
+        plain::adamw_update_split(want.w.data(), want.r.data(), want.m.data(), want.v.data(), g.data(dtype), dtype,
+                                  want.size(), kStep);
+        adamw_update_split(pool, got.w.data(), got.r.data(), got.m.data(), got.v.data(), g.data(dtype), dtype,
+                           got.size(), kStep);
         EXPECT_TRUE(same(got.w, want.w) && same(got.r, want.r) && same(got.m, want.m) && same(got.v, want.v));
         want = initial(random, n, true), got = want;
-        plain::adamw_update_fp32(want.p.data(), want.w.data(), want.m.data(), want.v.data(), g.data(dtype), dtype, want.size(), kStep);
-        adamw_update_fp32(pool, got.p.data(), got.w.data(), got.m.data(), got.v.data(), g.data(dtype), dtype, got.size(), kStep);
+        plain::adamw_update_fp32(want.p.data(), want.w.data(), want.m.data(), want.v.data(), g.data(dtype), dtype,
+                                 want.size(), kStep);
+        adamw_update_fp32(pool, got.p.data(), got.w.data(), got.m.data(), got.v.data(), g.data(dtype), dtype,
+                          got.size(), kStep);
         EXPECT_TRUE(same(got.p, want.p) && same(got.w, want.w) && same(got.m, want.m) && same(got.v, want.v));
         got.p = initial(random, n, true).p, got.m = initial(random, n, true).m, got.v = initial(random, n, true).v;
-        adamw_update_fp32(pool, got.p.data(), nullptr, got.m.data(), got.v.data(), g.data(dtype), dtype, got.size(), kStep);
+        adamw_update_fp32(pool, got.p.data(), nullptr, got.m.data(), got.v.data(), g.data(dtype), dtype, got.size(),
+                          kStep);
         EXPECT_TRUE(same(got.p, want.p));
       }
   }
@@ -125,10 +138,12 @@ TEST(AdamWBits, PositionDoesNotMatter) {
   const size_t n = 70'000;
   const Gradient g(random, n, 7, true);
   State whole = initial(random, n, true), cut = whole;
-  adamw_update_split(pool, whole.w.data(), whole.r.data(), whole.m.data(), whole.v.data(), g.f32.data(), DType::kF32, whole.size(), kStep);
+  adamw_update_split(pool, whole.w.data(), whole.r.data(), whole.m.data(), whole.v.data(), g.f32.data(), DType::kF32,
+                     whole.size(), kStep);
   for (int64_t at = 0, length = 1; at < cut.size(); at += length, length = length % 37 + 1) {
     length = std::min(length, cut.size() - at);
-    adamw_update_split(pool, cut.w.data() + at, cut.r.data() + at, cut.m.data() + at, cut.v.data() + at, g.f32.data() + at, DType::kF32, length, kStep);
+    adamw_update_split(pool, cut.w.data() + at, cut.r.data() + at, cut.m.data() + at, cut.v.data() + at,
+                       g.f32.data() + at, DType::kF32, length, kStep);
   }
   EXPECT_TRUE(same(whole.w, cut.w) && same(whole.r, cut.r) && same(whole.m, cut.m) && same(whole.v, cut.v));
 }
@@ -142,12 +157,14 @@ TEST(AdamWBits, ThreadsDoNotMatter) {
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     State s = initial(random, n, false);
-    adamw_update_split(pool, s.w.data(), s.r.data(), s.m.data(), s.v.data(), g.b16.data(), DType::kBF16, s.size(), kStep);
+    adamw_update_split(pool, s.w.data(), s.r.data(), s.m.data(), s.v.data(), g.b16.data(), DType::kBF16, s.size(),
+                       kStep);
     results.push_back(s);
     norms.push_back(squared_norm(pool, g.f32.data(), DType::kF32, s.size()));
   }
   for (size_t i = 1; i < results.size(); ++i) {
-    EXPECT_TRUE(same(results[0].w, results[i].w) && same(results[0].r, results[i].r) && same(results[0].m, results[i].m) && same(results[0].v, results[i].v));
+    EXPECT_TRUE(same(results[0].w, results[i].w) && same(results[0].r, results[i].r) &&
+                same(results[0].m, results[i].m) && same(results[0].v, results[i].v));
     EXPECT_EQ(norms[0], norms[i]);
   }
 }
@@ -163,10 +180,13 @@ TEST(AdamWBits, SplitEqualsFp32) {
     const Gradient g(random, n, 100 + k, k % 10 == 9);
     step.step = static_cast<int64_t>(k) + 1;
     step.learning_rate = 1e-2 / static_cast<double>(k + 1);
-    adamw_update_split(pool, split.w.data(), split.r.data(), split.m.data(), split.v.data(), g.b16.data(), DType::kBF16, split.size(), step);
-    adamw_update_fp32(pool, fp32.p.data(), fp32.w.data(), fp32.m.data(), fp32.v.data(), g.b16.data(), DType::kBF16, fp32.size(), step);
+    adamw_update_split(pool, split.w.data(), split.r.data(), split.m.data(), split.v.data(), g.b16.data(), DType::kBF16,
+                       split.size(), step);
+    adamw_update_fp32(pool, fp32.p.data(), fp32.w.data(), fp32.m.data(), fp32.v.data(), g.b16.data(), DType::kBF16,
+                      fp32.size(), step);
     join_master(pool, split.p.data(), split.w.data(), split.r.data(), split.size());
-    ASSERT_TRUE(same(split.p, fp32.p) && same(split.w, fp32.w) && same(split.m, fp32.m) && same(split.v, fp32.v)) << "step " << k + 1;
+    ASSERT_TRUE(same(split.p, fp32.p) && same(split.w, fp32.w) && same(split.m, fp32.m) && same(split.v, fp32.v))
+        << "step " << k + 1;
   }
 }
 
@@ -175,7 +195,8 @@ TEST(SplitMaster, EveryPatternComesBack) {
   ThreadPool pool(2);
   std::vector<float> p;
   for (uint32_t high = 0; high < 0x10000; ++high)
-    for (const uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) p.push_back(std::bit_cast<float>(high << 16 | low));
+    for (const uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
+      p.push_back(std::bit_cast<float>(high << 16 | low));
   const auto n = static_cast<int64_t>(p.size());
   for (const int64_t target : targets()) {
     const UseTarget use(target);
@@ -215,7 +236,8 @@ TEST(SplitMaster, UpdatedNanIsNanInTheWeight) {
 TEST(SquaredNorm, MatchesThePlainTreeAndALongSum) {
   const Random random(8, RandomPurpose::kTest);
   ThreadPool pool(2);
-  for (const size_t n : {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{4099}, size_t{16384}, size_t{16385}, size_t{100'007}}) {
+  for (const size_t n :
+       {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{4099}, size_t{16384}, size_t{16385}, size_t{100'007}}) {
     const Gradient g(random, n, 7, false);
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       const auto count = static_cast<int64_t>(n);

@@ -19,9 +19,9 @@ struct Case {
   bool bf16_gradient;
 };
 const Case kCases[] = {
-    {"n1", 0.01, 0.9, 0.999, 1e-8, 0.0, false},         {"n7", 0.001, 0.9, 0.95, 1e-8, 0.1, false},
-    {"n64_edge", 0.001, 0.9, 0.999, 1e-8, 0.1, false},  {"n1000", 1e-5, 0.9, 0.999, 1e-8, 0.01, false},
-    {"n4099", 0.0003, 0.9, 0.95, 1e-15, 0.1, false},    {"n4099_bf16grad", 0.0003, 0.9, 0.95, 1e-8, 0.1, true},
+    {"n1", 0.01, 0.9, 0.999, 1e-8, 0.0, false},        {"n7", 0.001, 0.9, 0.95, 1e-8, 0.1, false},
+    {"n64_edge", 0.001, 0.9, 0.999, 1e-8, 0.1, false}, {"n1000", 1e-5, 0.9, 0.999, 1e-8, 0.01, false},
+    {"n4099", 0.0003, 0.9, 0.95, 1e-15, 0.1, false},   {"n4099_bf16grad", 0.0003, 0.9, 0.95, 1e-8, 0.1, true},
 };
 
 std::vector<float> read(const SafetensorsFile& file, const std::string& name) {
@@ -37,7 +37,8 @@ double norm(const float* x, size_t n) {
   return std::sqrt(sum);
 }
 
-// ‖got − row k of want‖ over the largest norm of rows 0..k: a moment may cancel, its roundings are those of what it was.
+// ‖got − row k of want‖ over the largest norm of rows 0..k: a moment may cancel, its roundings are those of what it
+// was.
 double distance(const std::vector<float>& got, const std::vector<float>& want, size_t k) {
   const size_t n = got.size();
   std::vector<float> difference(n);
@@ -57,13 +58,17 @@ void check_case(const SafetensorsFile& file, const Case& c, bool split) {
   SCOPED_TRACE(std::string(c.name) + (split ? " split" : " fp32"));
   ThreadPool pool(2);
   const std::string name = c.name;
-  const auto init = read(file, name + ".init"), gradients = read(file, name + ".grads"), p = read(file, name + ".param"),
-             m = read(file, name + ".exp_avg"), v = read(file, name + ".exp_avg_sq");
+  const auto init = read(file, name + ".init"), gradients = read(file, name + ".grads"),
+             p = read(file, name + ".param"), m = read(file, name + ".exp_avg"), v = read(file, name + ".exp_avg_sq");
   const size_t n = init.size();
   const auto count = static_cast<int64_t>(n);
   State s{init, std::vector<float>(n), std::vector<float>(n), std::vector<bf16>(n), std::vector<int16_t>(n)};
   split_master(pool, s.w.data(), s.r.data(), s.p.data(), count);
-  AdamWStep step{.learning_rate = c.learning_rate, .beta1 = c.beta1, .beta2 = c.beta2, .eps = c.eps, .weight_decay = c.weight_decay};
+  AdamWStep step{.learning_rate = c.learning_rate,
+                 .beta1 = c.beta1,
+                 .beta2 = c.beta2,
+                 .eps = c.eps,
+                 .weight_decay = c.weight_decay};
   for (size_t k = 0; k < 10; ++k) {
     step.step = static_cast<int64_t>(k) + 1;
     const float* g = gradients.data() + k * n;

@@ -33,7 +33,8 @@ TEST(FlowMix, MatchesFp64) {
       ASSERT_EQ(target[i], noise[i] - x0[i]);
     }
     EXPECT_EQ(0, std::memcmp(x.data(), x0.data(), static_cast<size_t>(numel) * sizeof(float)));  // σ = 0
-    EXPECT_EQ(0, std::memcmp(x.data() + 2 * numel, noise.data() + 2 * numel, static_cast<size_t>(numel) * sizeof(float)));  // σ = 1
+    EXPECT_EQ(0, std::memcmp(x.data() + 2 * numel, noise.data() + 2 * numel,
+                             static_cast<size_t>(numel) * sizeof(float)));  // σ = 1
   }
 }
 
