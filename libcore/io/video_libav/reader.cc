@@ -296,7 +296,7 @@ class Reader {
       warn(std::string("HDR (transfer ") + name + ") is taken as if it were SDR: colours look flat");
     }
     const AVRational aspect = frame_->sample_aspect_ratio.num > 0 ? frame_->sample_aspect_ratio : stream_->sample_aspect_ratio;
-    if (aspect.num > 0 && aspect.num != aspect.den)
+    if (aspect.num > 0 && aspect.den > 0 && std::abs(av_q2d(aspect) - 1) > 0.01)  // less is a rounded size
       warn("pixels are not square (" + std::to_string(aspect.num) + ":" + std::to_string(aspect.den) + "); they are taken as square");
   }
 

@@ -1,0 +1,80 @@
+// encode-clips: clips and captions to cached latents and text rows.
+#include <CLI/CLI.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "common/flags.h"
+#include "common/run_tool.h"
+#include "config/load.h"
+#include "data/encode.h"
+#include "data/report.h"
+#include "io/model_directory.h"
+
+using namespace megaslide;
+
+namespace {
+
+struct Options {
+  EncodeOptions run;
+  std::vector<std::string> texts;
+  std::string model, out, buckets, report, tensor;
+  int64_t width = 0, height = 0, num_frames = 0;
+  double fps = 0;
+};
+
+void declare(CLI::App& app, Options& o) {
+  app.add_option("DATASET", o.run.datasets, "Folder (clips with .txt beside them), .csv, .json, .jsonl, prompts.txt+videos.txt, or a video")->group("Input");
+  app.add_option("--model", o.model, "Model directory, preset name or model.yaml")->required()->group("Input");
+  app.add_option("--tensor", o.tensor, "File with video [B,3,F,H,W] in [-1,1]: encode it instead of a dataset")->group("Input");
+  app.add_option("--text", o.texts, "Prompt to encode instead of a dataset; may be given several times")->group("Input")->allow_extra_args(false);
+  app.add_flag("--allow-empty-captions", o.run.dataset.allow_empty_captions, "Keep clips whose caption is missing or blank")->group("Input");
+  app.add_option("-o,--output", o.out, "Cache folder; with --tensor or --text a .safetensors file")->group("Output");
+  app.add_option("--report", o.report, "HTML page with pictures of each clip")->group("Output");
+  app.add_flag("--frame-md5", o.run.frame_md5, "Report the MD5 of each decoded RGB picture")->group("Output");
+  add_integer(app, "--num-frames", o.num_frames, 1, 1 << 20, "At most this many frames a clip, 4k + 1 are used")->group("Selection");
+  add_size(app, "--size", o.width, o.height, "Scale to cover WxH and cut the rest; default: the clip's own size, cut to multiples of 16")->group("Selection");
+  app.add_option("--buckets", o.buckets, "File of WxHxF, WxH or F: each clip goes to the nearest shape and the longest it fills")->group("Selection");
+  add_number(app, "--fps", o.fps, 0.01, 1000, "Re-time to this rate; default: each clip's own")->group("Selection");
+}
+
+int encode(Tool& tool, Options& o, const ModelConfig& model, ThreadPool& pool) {
+  if (o.run.datasets.empty() || o.out.empty()) throw usage_error("nothing to do: give DATASET and -o CACHE", "see encode-clips --help");
+  o.run.cache = o.out;
+  o.run.thumbnails = o.report.empty() ? 0 : 8;
+  const std::string buckets = o.buckets.empty() ? "" : read_text_argument(o.buckets);
+  o.run.rule = make_selection_rule(model, o.width, o.height, o.num_frames, o.fps, buckets, o.buckets);
+  const EncodeReport report = encode_dataset(o.run, model, pool, tool.stop);
+  if (!o.report.empty()) write_file_atomic(o.report, report_html(report, o.run.datasets.front()));
+  tool.write(tool.flags.json ? report_json(report) + "\n" : report_text(report));
+  for (const std::string& w : report.warnings) log_warning("{}", w);
+  if (report.kept > 0) return 0;
+  tool.flush();
+  throw Error(fmt::format("no clip is left of {}", report.clips.size()), "the report names the reason of each");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  const ToolInfo info{.name = "encode-clips",
+                      .summary = "Encodes clips and their captions into a cache of latents and text rows, and reports what was kept, cut, re-timed or dropped, and why.",
+                      .examples = {"encode-clips clips -o cache --model tiny --size 64x64 --num-frames 17 --report report.html",
+                                   "encode-clips --text \"a green tree\" --model tiny -o text.safetensors --json"},
+                      .flags = kThreadsFlag | kGracefulStop};
+  return run_tool(argc, argv, info, [&](CLI::App& app) { declare(app, o); }, [&](Tool& tool) {
+    const ModelConfig model = ModelDirectory::is_one(o.model) ? ModelDirectory::open(o.model).config() : load_model_config(o.model);
+    ThreadPool pool(tool.flags.threads);
+    if (o.tensor.empty() && o.texts.empty()) return encode(tool, o, model, pool);
+    if (!o.run.datasets.empty() || (!o.tensor.empty() && !o.texts.empty()))
+      throw usage_error("give only one of DATASET, --tensor and --text", "see encode-clips --help");
+    if (o.out.empty() && !o.tensor.empty()) throw usage_error("where to write is missing", "give -o out.safetensors");
+    if (!o.tensor.empty()) {
+      encode_tensor_file(o.tensor, o.out, model, pool);
+      return 0;
+    }
+    const std::string json = encode_texts(o.texts, o.out, model);
+    if (tool.flags.json || o.out.empty()) tool.write(json + "\n");
+    return 0;
+  });
+}

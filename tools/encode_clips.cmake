@@ -1,0 +1,1 @@
+ms_tool(encode-clips DEPS ms_data)
