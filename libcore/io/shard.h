@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,15 @@ std::string summary_to_text(const ModelSummary& s, const ModelManifest& manifest
 // StateHasher's hash of what the directory holds. A plain model: stored weights rounded to bf16, and widened to fp32 as
 // masters; no moments, no step.
 std::string hash_state(const ModelDirectory& model, StopToken stop = {});
+
+// What a program answers about a model directory, as text and as one JSON document.
+struct Verdict {
+  std::string text, json;
+  bool good = true;
+};
+Verdict describe_model(const ModelDirectory& model);                                        // summary_to_text, summary_to_json
+Verdict verify_model(const ModelDirectory& model, ThreadPool& pool, StopToken stop = {});  // a line a file that differs
+Verdict hash_model(const ModelDirectory& model, StopToken stop = {});                      // hash_state
 
 // Initial values by Philox (purpose kInit): element i of tensor `series` is a function of (seed, series, i) alone.
 void fill_normal(std::span<float> out, uint64_t seed, uint64_t series, double deviation, int64_t first = 0);

@@ -136,4 +136,27 @@ std::string summary_to_text(const ModelSummary& s, const ModelManifest& manifest
   return text;
 }
 
+Verdict describe_model(const ModelDirectory& model) {
+  const ModelSummary s = describe(model);
+  return {summary_to_text(s, model.manifest()), summary_to_json(s, model.manifest())};
+}
+
+Verdict verify_model(const ModelDirectory& model, ThreadPool& pool, StopToken stop) {
+  const auto differences = model.verify(pool, stop);
+  Verdict v;
+  v.good = differences.empty();
+  nlohmann::ordered_json j = {{"ok", v.good}, {"files", model.manifest().files.size()}, {"differences", nlohmann::ordered_json::array()}};
+  for (const auto& d : differences) {
+    v.text += fmt::format("{}: {}\n", d.name, d.what);
+    j["differences"].push_back({{"name", d.name}, {"what", d.what}});
+  }
+  v.json = j.dump() + "\n";
+  return v;
+}
+
+Verdict hash_model(const ModelDirectory& model, StopToken stop) {
+  const std::string hash = hash_state(model, stop);
+  return {hash + "\n", json{{"sha256", hash}}.dump() + "\n"};
+}
+
 }  // namespace megaslide
