@@ -1,0 +1,84 @@
+#include "attention_check/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "attention_check/run_kernels.h"
+
+namespace megaslide {
+namespace {
+
+// What every result may be off by, besides the error of a plain computation: stored values are fp64 results rounded to
+// fp32 (2⁻²⁵ of each, at most), and a tensor whose plain error happens to be tiny or zero (a softmax over one key)
+// still sees a few roundings on another path: exp, log, division, three interpolations. Eight units of 2⁻²⁴.
+constexpr double kFloor = 8 * 0x1p-24;
+
+// The rule of spec dsa.md §7: twice the error of a plain 16-bit computation, and the floor. Kernels that read fp32 are
+// held to a plain fp32 computation as well: within eight times its error, since they add the same numbers in another
+// order (score space against interpolated vectors) and order alone moves an fp32 sum by such factors.
+std::map<std::string, double> tolerances(const StoredCase& c, const NamedResults& bf16, const NamedResults& f32,
+                                         bool reads_bf16) {
+  std::map<std::string, double> r;
+  for (const auto& [name, result] : bf16) {
+    const double wide = 2 * relative_error(result, c.at(name)) + kFloor;
+    r[name] = reads_bf16 ? wide : std::min(wide, 8 * relative_error(f32.at(name), c.at(name)) + kFloor);
+  }
+  return r;
+}
+
+KernelCheck compare(const StoredCase& c, std::string kernel, const NamedResults& results,
+                    std::map<std::string, double> tolerance) {
+  KernelCheck check{c.name, std::move(kernel), {}, std::move(tolerance), true};
+  for (const auto& [name, result] : results) {
+    const double error = relative_error(result, c.at(name));
+    check.error[name] = error;
+    check.ok = check.ok && error <= check.tolerance.at(name);
+  }
+  return check;
+}
+
+}  // namespace
+
+double relative_error(const std::vector<double>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(b[i]);
+    difference += (a[i] - x) * (a[i] - x);
+    norm += x * x;
+  }
+  const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream) {
+  const NamedResults f64 = reference_results(c, Arithmetic::kF64), f32 = reference_results(c, Arithmetic::kF32);
+  const NamedResults bf16 = reference_results(c, Arithmetic::kBf16);
+  std::vector<KernelCheck> checks;
+  std::map<std::string, double> floor;
+  for (const auto& entry : f64) floor[entry.first] = kFloor;
+  checks.push_back(compare(c, "reference", f64, floor));
+  checks.push_back(compare(c, "reference_fp32", f32, tolerances(c, bf16, f32, true)));
+  for (const TestedKernel& kernel : tested_kernels(c.kind)) {
+    checks.push_back(compare(c, kernel.name, kernel.run(c, DType::kF32, stream), tolerances(c, bf16, f32, false)));
+    if (kernel.takes_bf16)
+      checks.push_back(compare(c, std::string(kernel.name) + "_bf16", kernel.run(c, DType::kBF16, stream),
+                               tolerances(c, bf16, f32, true)));
+  }
+  return checks;
+}
+
+std::string to_json_line(const KernelCheck& check) {
+  const auto number = [](double x) { return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json("inf"); };
+  nlohmann::ordered_json j{{"case", check.case_name}, {"kernel", check.kernel}};
+  for (const char* name : {"out", "dq", "dk", "dv", "doffsets", "lse"}) j[name] = nullptr;
+  for (const auto& [name, error] : check.error) j[name] = number(error);
+  j["ok"] = check.ok;
+  for (const auto& [name, tolerance] : check.tolerance) j["tolerance"][name] = number(tolerance);
+  return j.dump();
+}
+
+}  // namespace megaslide

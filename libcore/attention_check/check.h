@@ -1,0 +1,30 @@
+// Runs a stored case through every kernel that can run it and compares with the stored results.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention_check/stored_case.h"
+#include "kernels/stream.h"
+
+namespace megaslide {
+
+struct KernelCheck {
+  std::string case_name;
+  std::string kernel;  // "reference", "gather", "gather_bf16" …: `_bf16` where q, k and v are bf16
+  // Relative L2 errors and what is allowed, by tensor.
+  std::map<std::string, double> error, tolerance;
+  bool ok = true;
+};
+
+std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream);
+
+// {case, kernel, out, dq, dk, dv, doffsets, lse, …, ok, tolerance: {…}} on one line; null where a kind has no such tensor.
+std::string to_json_line(const KernelCheck& check);
+
+// ‖a − b‖ / ‖b‖, and ‖a‖ where b is zero. Infinity where a value is not finite or the sizes differ.
+double relative_error(const std::vector<double>& a, const std::vector<float>& b);
+
+}  // namespace megaslide

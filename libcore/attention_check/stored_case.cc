@@ -1,0 +1,220 @@
+#include "attention_check/stored_case.h"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/safetensors.h"
+
+namespace megaslide {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kLargest = int64_t{1} << 31;  // of any size in a case; products are checked against the tensors
+
+[[noreturn]] void bad(const std::string& what) { throw Error(what, "use a case in the format of golden/dsa"); }
+
+int64_t integer(const Json& j, const char* key, int64_t low) {
+  if (!j.contains(key) || !j[key].is_number_integer()) bad(fmt::format("\"{}\" is missing or no integer", key));
+  const int64_t v = j[key].get<int64_t>();
+  if (v < low || v > kLargest) bad(fmt::format("\"{}\" is {}: outside {} … {}", key, v, low, kLargest));
+  return v;
+}
+
+double number(const Json& j, const char* key) {
+  if (!j.contains(key) || !j[key].is_number()) bad(fmt::format("\"{}\" is missing or no number", key));
+  return j[key].get<double>();
+}
+
+std::array<int64_t, 3> triple(const Json& j, const char* key) {
+  if (!j.contains(key) || !j[key].is_array() || j[key].size() != 3) bad(fmt::format("\"{}\" is no array of 3", key));
+  std::array<int64_t, 3> r{};
+  for (size_t i = 0; i < 3; ++i) {
+    if (!j[key][i].is_number_integer()) bad(fmt::format("\"{}\" holds something else than integers", key));
+    r[i] = j[key][i].get<int64_t>();
+    if (r[i] < 1 || r[i] > kLargest) bad(fmt::format("\"{}\" holds {}", key, r[i]));
+  }
+  return r;
+}
+
+std::vector<int32_t> table(const Json& j, const char* key, int64_t frames) {
+  if (!j.contains(key) || j[key].is_null()) return {};
+  if (!j[key].is_array() || static_cast<int64_t>(j[key].size()) != frames)
+    bad(fmt::format("\"{}\" has not one entry a frame", key));
+  std::vector<int32_t> r;
+  for (const Json& x : j[key]) {
+    if (!x.is_number_integer() || x.get<int64_t>() < 0 || x.get<int64_t>() >= frames)
+      bad(fmt::format("\"{}\" holds a frame outside 0 … {}", key, frames - 1));
+    r.push_back(x.get<int32_t>());
+  }
+  return r;
+}
+
+void read_dsa(const Json& j, StoredCase& c) {
+  c.kernel = triple(j, "kernel_thw");
+  if (!j.contains("reach_thw") || !j["reach_thw"].is_array() || j["reach_thw"].size() != 3)
+    bad("\"reach_thw\" is no array of 3");
+  for (size_t i = 0; i < 3; ++i) {
+    if (!j["reach_thw"][i].is_number()) bad("\"reach_thw\" holds something else than numbers");
+    c.reach[i] = j["reach_thw"][i].get<double>();
+    if (!(c.reach[i] >= 0) || !std::isfinite(c.reach[i])) bad(fmt::format("\"reach_thw\" holds {}", c.reach[i]));
+  }
+  const std::string mode = j.value("mode", Json()).is_string() ? j["mode"].get<std::string>() : "";
+  if (mode == "full") c.mode = DsaOffsetMode::kFull;
+  else if (mode == "slice") c.mode = DsaOffsetMode::kSlice;
+  else if (mode == "rigid") c.mode = DsaOffsetMode::kRigid;
+  else bad("\"mode\" is none of full, slice, rigid");
+  c.groups = integer(j, "groups", 1);
+  if (c.groups > c.heads) bad(fmt::format("{} groups of {} heads", c.groups, c.heads));
+  c.t_lo = table(j, "t_lo", c.grid[0]);
+  c.t_hi = table(j, "t_hi", c.grid[0]);
+  if (c.t_lo.size() != c.t_hi.size()) bad("\"t_lo\" and \"t_hi\" come together or not at all");
+  for (size_t t = 0; t < c.t_lo.size(); ++t)
+    if (c.t_lo[t] > static_cast<int32_t>(t) || c.t_hi[t] < static_cast<int32_t>(t))
+      bad(fmt::format("frame {} is outside its shot {} … {}", t, c.t_lo[t], c.t_hi[t]));
+}
+
+void read_parameters(const Json& j, StoredCase& c) {
+  const std::string kind = j.value("kind", Json()).is_string() ? j["kind"].get<std::string>() : "";
+  c.batch = integer(j, "batch", 1);
+  c.grid = triple(j, "grid_thw");
+  if (kind == "offset_net") {
+    c.kind = CaseKind::kOffsetNet;
+    c.channels = integer(j, "channels", 1);
+    c.eps = static_cast<float>(number(j, "norm_eps"));
+    return;
+  }
+  c.heads = integer(j, "heads", 1);
+  c.head_dim = integer(j, "head_dim", 1);
+  c.scale = static_cast<float>(number(j, "scale"));
+  if (kind == "dsa") {
+    c.kind = CaseKind::kDsa;
+    read_dsa(j, c);
+  } else if (kind == "dense") {
+    c.kind = CaseKind::kDense;
+  } else if (kind == "window") {
+    c.kind = CaseKind::kWindow;
+    c.window = triple(j, "window_thw");
+    c.layer = integer(j, "layer", 0);
+  } else if (kind == "pooled") {
+    c.kind = CaseKind::kPooled;
+    c.tile = triple(j, "tile_thw");
+  } else {
+    bad(fmt::format("no kernel runs cases of kind \"{}\"", kind));
+  }
+}
+
+// The tensors that a case of this kind must hold, with their shapes.
+std::map<std::string, Shape> expected_tensors(const StoredCase& c) {
+  const int64_t n = c.tokens(), m = c.kind == CaseKind::kPooled ? c.pooled_shape().tiles() : n;
+  std::map<std::string, Shape> shapes;
+  if (c.kind == CaseKind::kOffsetNet) {
+    const Shape x{c.batch, n, c.channels}, one{c.channels}, conv{c.channels, 1, 3, 3, 3};
+    for (const char* t : {"x", "dx", "conv_out", "gelu_out"}) shapes[t] = x;
+    for (const char* t : {"conv_bias", "norm_weight", "norm_bias"}) shapes[t] = shapes[std::string("d") + t] = one;
+    shapes["conv_weight"] = shapes["dconv_weight"] = conv;
+    shapes["linear_weight"] = shapes["dlinear_weight"] = {c.outputs, c.channels};
+    shapes["linear_bias"] = shapes["dlinear_bias"] = {c.outputs};
+    return shapes;
+  }
+  const Shape rows{c.batch, n, c.heads, c.head_dim};
+  for (const char* t : {"q", "k", "v", "dout", "out", "dq", "dk", "dv"}) shapes[t] = rows;
+  shapes["lse"] = {c.batch, m, c.heads};
+  if (c.kind == CaseKind::kPooled) {
+    shapes["gate"] = shapes["dgate"] = {c.heads};
+    for (const char* t : {"q_mean", "k_mean", "v_mean"}) shapes[t] = {c.batch, m, c.heads, c.head_dim};
+  }
+  return shapes;
+}
+
+void read_tensors(const SafetensorsFile& file, StoredCase& c) {
+  if (c.kind == CaseKind::kOffsetNet) {
+    const TensorInfo* w = file.find("linear_weight");
+    if (w == nullptr || w->shape.size() != 2) bad("linear_weight is missing or no matrix");
+    c.outputs = w->shape[0];
+  }
+  for (const auto& [name, shape] : expected_tensors(c)) {
+    const TensorInfo* info = file.find(name);
+    if (info == nullptr) bad(fmt::format("tensor {} is missing", name));
+    if (info->shape != shape) bad(fmt::format("tensor {} is {}, its parameters say {}", name, to_string(info->shape), to_string(shape)));
+  }
+  const int64_t rows = c.batch * c.tokens();
+  for (const TensorInfo& info : file.tensors()) {
+    if (info.dtype != DType::kF32 && info.dtype != DType::kBF16) continue;
+    const HostTensor t = HostTensor::f32_from(file.view(info));
+    c.tensors[info.name].assign(t.f32(), t.f32() + t.elements());
+  }
+  int64_t per_token = -1;
+  if (c.kind == CaseKind::kDsa) per_token = dsa_offset_count(c.dsa_shape());
+  if (c.kind == CaseKind::kOffsetNet) per_token = c.outputs;
+  if (per_token < 0) return;
+  for (const char* name : {"offsets", "doffsets"})
+    if (static_cast<int64_t>(c.at(name).size()) != rows * per_token)
+      bad(fmt::format("tensor {} has {} elements instead of {}", name, c.at(name).size(), rows * per_token));
+}
+
+}  // namespace
+
+const std::vector<float>& StoredCase::at(const std::string& tensor) const {
+  const auto it = tensors.find(tensor);
+  if (it == tensors.end()) bad(fmt::format("tensor {} is missing", tensor));
+  return it->second;
+}
+
+DsaShape StoredCase::dsa_shape() const {
+  DsaShape s;
+  s.batch = batch, s.frames = grid[0], s.height = grid[1], s.width = grid[2];
+  s.heads = heads, s.head_dim = head_dim, s.scale = scale, s.mode = mode, s.groups = groups;
+  for (size_t a = 0; a < 3; ++a) s.kernel[a] = kernel[a], s.reach[a] = static_cast<float>(reach[a]);
+  if (!t_lo.empty()) s.t_lo = t_lo.data(), s.t_hi = t_hi.data();
+  return s;
+}
+AttentionShape StoredCase::dense_shape() const { return {batch, tokens(), tokens(), heads, head_dim, scale}; }
+WindowShape StoredCase::window_shape() const {
+  return {batch, grid[0], grid[1], grid[2], heads, head_dim, scale, {window[0], window[1], window[2]}, layer};
+}
+PooledShape StoredCase::pooled_shape() const {
+  return {batch, grid[0], grid[1], grid[2], heads, head_dim, scale, {tile[0], tile[1], tile[2]}, DType::kF32};
+}
+OffsetNetShape StoredCase::offset_net_shape() const {
+  OffsetNetShape s;
+  s.batch = batch, s.frames = grid[0], s.height = grid[1], s.width = grid[2], s.channels = channels, s.eps = eps;
+  return s;
+}
+
+StoredCase load_stored_case(const std::string& safetensors_path, const std::string& json_path) {
+  StoredCase c;
+  try {
+    std::ifstream in(json_path, std::ios::binary);
+    if (!in) throw Error("cannot be read", "give the case's JSON file as the second argument");
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const Json j = Json::parse(text);
+    if (!j.is_object()) bad("no JSON object");
+    const size_t slash = json_path.find_last_of('/') + 1;
+    c.name = j.value("case", Json()).is_string() ? j["case"].get<std::string>() : json_path.substr(slash);
+    read_parameters(j, c);
+  } catch (const Json::exception& e) {
+    throw Error(fmt::format("{}: {}", json_path, e.what()), "use a case in the format of golden/dsa");
+  } catch (Error& e) {
+    throw e.add_context(json_path);
+  }
+  const SafetensorsFile file = SafetensorsFile::open(safetensors_path);
+  try {
+    read_tensors(file, c);
+  } catch (Error& e) {
+    throw e.add_context(safetensors_path);
+  }
+  return c;
+}
+
+std::string case_json_path(const std::string& path) {
+  const std::string suffix = ".safetensors";
+  if (path.size() > suffix.size() && path.ends_with(suffix)) return path.substr(0, path.size() - suffix.size()) + ".json";
+  return path + ".json";
+}
+
+}  // namespace megaslide

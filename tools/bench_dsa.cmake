@@ -1,0 +1,1 @@
+ms_tool(bench-dsa DEPS ms_attention_check)
