@@ -31,6 +31,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--allow-empty-captions", o.run.dataset.allow_empty_captions, "Keep clips whose caption is missing or blank")->group("Input");
   app.add_option("-o,--output", o.out, "Cache folder; with --tensor or --text a .safetensors file")->group("Output");
   app.add_option("--report", o.report, "HTML page with pictures of each clip")->group("Output");
+  app.add_option("--pictures", o.run.pictures, "Folder for the pictures that were encoded, as PNG frames: references for samples")->group("Output");
   app.add_flag("--frame-md5", o.run.frame_md5, "Report the MD5 of each decoded RGB picture")->group("Output");
   add_integer(app, "--num-frames", o.num_frames, 1, 1 << 20, "At most this many frames a clip, 4k + 1 are used")->group("Selection");
   add_size(app, "--size", o.width, o.height, "Scale to cover WxH and cut the rest; default: the clip's own size, cut to multiples of 16")->group("Selection");

@@ -129,13 +129,25 @@ class Run {
   }
 
   void process(Work& w) {
-    if (options_.frame_md5) {
-      LoadedClip loaded = load_clip(w.entry->file, options_.rule, true);
+    if (options_.frame_md5 || !options_.pictures.empty()) {
+      LoadedClip loaded = load_clip(w.entry->file, options_.rule, options_.frame_md5);
       w.report.md5 = std::move(loaded.md5);
+      if (!options_.pictures.empty()) write_pictures(w, loaded);
       store(w, std::move(loaded));
     } else if (!reuse(w)) {
       store(w, load_clip(w.entry->file, options_.rule));
     }
+  }
+
+  void write_pictures(Work& w, const LoadedClip& loaded) {
+    if (loaded.facts.status == ClipStatus::kDropped) return;
+    const Shape& s = loaded.video.shape();
+    const int64_t plane = s[2] * s[3];
+    w.report.pictures = options_.pictures + "/" + w.cached.key;
+    const auto writer = create_video(w.report.pictures, s[3], s[2], loaded.facts.used_fps);
+    for (int64_t t = 0; t < s[1]; ++t)
+      writer->write(picture_from_planes(loaded.video.f32() + t * plane, s[1] * plane, s[3], s[2]));
+    writer->close();
   }
 
   // True when the latent is in the cache already, with this caption or another.

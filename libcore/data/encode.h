@@ -20,6 +20,7 @@ struct EncodeOptions {
   SelectionRule rule;
   DatasetOptions dataset;
   bool frame_md5 = false;          // decodes every clip, also those that are in the cache
+  std::string pictures;            // folder for the pictures that were encoded, a folder of PNG frames a clip; decodes every clip
   int64_t thumbnails = 0;          // pictures a clip for the report, decoded from the latents that were cached
 };
 
@@ -29,6 +30,7 @@ struct ClipReport {
   std::string key;                 // in the cache; empty when dropped
   bool reused = false;             // the latent was there already
   std::vector<std::string> md5;
+  std::string pictures;            // folder of PNG frames, when asked for
   std::vector<Picture> thumbnails;
 };
 

@@ -41,6 +41,7 @@ Json clip_json(const ClipReport& c) {
   if (!c.key.empty()) j["key"] = c.key;
   if (!f.notes.empty()) j["warnings"] = f.notes;
   if (!c.md5.empty()) j["picture_md5"] = c.md5;
+  if (!c.pictures.empty()) j["pictures"] = c.pictures;
   return j;
 }
 
