@@ -134,7 +134,7 @@ Axis make_axis(const std::vector<double>& values, bool log, std::optional<double
     const double pad = log ? 0.5 : std::max(std::fabs(low) * 0.1, std::numeric_limits<double>::min() * 16);
     low -= low == 0 && !log ? 0.5 : pad, high += high == 0 && !log ? 0.5 : pad;
   } else {
-    const double pad = (high / 2 - low / 2) * 2 * margin;
+    const double pad = (high / 2 - low / 2) * (2 * margin);
     low -= pad, high += pad;
   }
   constexpr double kMost = std::numeric_limits<double>::max();

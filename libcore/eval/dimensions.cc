@@ -32,7 +32,7 @@ void add_family(Aggregate& a, DimensionFamily family, const std::string& name, s
   }
   if (!absent.empty()) {
     a.withheld[name] = fmt::format("partial: {}/{} dimensions, absent: {}", of - static_cast<int>(absent.size()), of, fmt::join(absent, ", "));
-    a.arithmetic.push_back(fmt::format("{} withheld ({})", name, a.withheld[name]));
+    a.arithmetic.push_back(fmt::format("{} withheld (partial: {}/{} dimensions)", name, of - static_cast<int>(absent.size()), of));
     return;
   }
   out = sum / weights;

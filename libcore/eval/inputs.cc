@@ -57,7 +57,7 @@ void collect_folder(const std::string& folder, int depth, InputSet& out) {
   if (ec) throw system_error("list", folder, ec.value());
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
   for (const auto& [name, is_dir] : entries) {
-    const std::string path = (fs::path(folder) / name).string();
+    const std::string path = (fs::path(folder) / name).lexically_normal().string();
     if (is_dir) {
       if (depth < kMaxDepth) collect_folder(path, depth + 1, out);
     } else if (is_video_file_name(name)) {

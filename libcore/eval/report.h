@@ -1,6 +1,10 @@
 // An evaluation as JSON, as a table, as files in VBench's layout, and as an HTML page.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "eval/evaluate.h"
 
@@ -23,6 +27,8 @@ void write_results(const Evaluation& e, const std::string& folder, const std::st
 
 // "0.943282", "inf"
 std::string format_score(double value);
+// Why dimensions are withheld: reason -> names, few reasons, in the order of dimensions().
+std::vector<std::pair<std::string, std::vector<std::string>>> withheld_groups(const Evaluation& e);
 // Mean drift over the videos that reach a gap: gap in frames -> mean difference in 0..1.
 std::map<int64_t, double> mean_drift(const Evaluation& e);
 

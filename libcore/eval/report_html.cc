@@ -19,7 +19,7 @@ constexpr std::string_view kStyle = R"(
 :root{color-scheme:light}
 *{box-sizing:border-box}
 body{margin:0;background:#f3f5f7;color:#1f2933;font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}
+main{max-width:1180px;margin:0 auto;padding:32px 20px 64px}
 h1{font-size:26px;margin:0 0 4px}
 h2{font-size:18px;margin:0 0 12px}
 p{margin:0 0 10px}
@@ -34,7 +34,6 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:left;color:#616e7c;font-weight:500;font-size:13px}
 th,td{padding:6px 10px;border-bottom:1px solid #e4e7eb;vertical-align:top}
 td.n,th.n{text-align:right;white-space:nowrap}
-tr.off td{color:#7b8794}
 .charts{display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start}
 svg{max-width:100%;height:auto;display:block}
 .strip{display:flex;flex-wrap:wrap;gap:10px;margin:6px 0 18px}
@@ -112,11 +111,12 @@ std::string score_table(const Evaluation& e) {
       out += r->normalised ? fmt::format("<td class=\"n\">{:g} &ndash; {:g}</td><td class=\"n\">{:.4f}</td><td class=\"n\">{:g}</td>", d.low, d.high, *r->normalised, d.weight)
                            : std::string("<td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td>");
       out += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", r->count(), r->skipped.size());
-    } else if (const auto w = e.withheld.find(name); w != e.withheld.end()) {
-      out += fmt::format("<tr class=\"off\"><td>{}</td><td colspan=\"7\">withheld: {}</td></tr>\n", name, esc(w->second));
     }
   }
   out += "</table>\n<p></p>\n";
+  for (const auto& [reason, names] : withheld_groups(e)) {
+    out += fmt::format("<p class=\"soft\"><b>Withheld, {}:</b> {}</p>\n", esc(reason), esc(fmt::format("{}", fmt::join(names, ", "))));
+  }
   for (const std::string& line : e.aggregate.arithmetic) out += fmt::format("<p class=\"soft\"><code>{}</code></p>\n", esc(line));
   return out;
 }
@@ -138,8 +138,8 @@ std::string overview_charts(const Evaluation& e) {
     }
     bars.push_back(std::move(bar));
   }
-  ChartOptions radar{.width = 700, .height = 560};
-  ChartOptions bar{.x_label = "normalised score with the 95% interval over videos", .width = 700};
+  ChartOptions radar{.width = 610, .height = 470};
+  ChartOptions bar{.x_label = "normalised score with the 95% interval over videos", .width = 460};
   bar.x_min = 0.0, bar.x_max = 1.0;
   for (const Bar& b : bars) {
     if (b.value > 1) bar.x_max = std::max(*bar.x_max, b.value);
@@ -163,35 +163,41 @@ std::vector<size_t> drawn_videos(const Evaluation& e) {
   return some;
 }
 
+// One line of one video: the colour is the video's in every chart of the page.
+Series line_of(const Evaluation& e, const std::vector<size_t>& drawn, size_t k, const std::vector<double>& y) {
+  return {short_name(e.videos[drawn[k]].item.path), {}, y, std::string(palette_color(k))};
+}
+
 std::string trace_charts(const Evaluation& e, const std::vector<size_t>& drawn) {
   std::string out;
   for (const DimensionResult& r : e.dimensions) {
     if (!r.imported_from.empty()) continue;
     std::vector<Series> lines;
     std::string label;
-    for (size_t i : drawn) {
-      const auto s = e.videos[i].measures.scores.find(r.name);
-      if (s == e.videos[i].measures.scores.end() || !s->second.value) continue;
-      lines.push_back({short_name(e.videos[i].item.path), {}, s->second.trace});
+    for (size_t k = 0; k < drawn.size(); ++k) {
+      const auto& scores = e.videos[drawn[k]].measures.scores;
+      const auto s = scores.find(r.name);
+      if (s == scores.end() || !s->second.value) continue;
+      lines.push_back(line_of(e, drawn, k, s->second.trace));
       label = s->second.trace_label;
     }
-    out += line_chart({.title = r.name, .x_label = "frame", .y_label = label, .width = 1060, .height = 320}, lines);
+    out += line_chart({.title = r.name, .x_label = "frame", .y_label = label, .width = 1080, .height = 320}, lines);
   }
   std::vector<Series> light;
-  for (size_t i : drawn) light.push_back({short_name(e.videos[i].item.path), {}, e.videos[i].measures.brightness});
-  if (!light.empty()) out += line_chart({.title = "brightness", .x_label = "frame", .y_label = "mean level of 255", .width = 1060, .height = 280}, light);
+  for (size_t k = 0; k < drawn.size(); ++k) light.push_back(line_of(e, drawn, k, e.videos[drawn[k]].measures.brightness));
+  if (!light.empty()) out += line_chart({.title = "brightness", .x_label = "frame", .y_label = "mean level of 255", .width = 1080, .height = 280}, light);
   return out;
 }
 
 std::string drift_charts(const Evaluation& e, const std::vector<size_t>& drawn) {
   std::vector<Series> curves, first;
-  for (size_t i : drawn) {
-    const DriftCurve& d = e.videos[i].measures.drift;
+  for (size_t k = 0; k < drawn.size(); ++k) {
+    const DriftCurve& d = e.videos[drawn[k]].measures.drift;
     if (d.gaps.empty()) continue;
-    Series s{short_name(e.videos[i].item.path), {}, d.difference};
+    Series s = line_of(e, drawn, k, d.difference);
     for (int64_t gap : d.gaps) s.x.push_back(static_cast<double>(gap));
     curves.push_back(std::move(s));
-    first.push_back({short_name(e.videos[i].item.path), {}, d.from_first});
+    first.push_back(line_of(e, drawn, k, d.from_first));
   }
   const auto mean = mean_drift(e);
   if (mean.empty()) return "";
@@ -202,8 +208,8 @@ std::string drift_charts(const Evaluation& e, const std::vector<size_t>& drawn) 
   }
   return "<p class=\"soft\">Scores between neighbours saturate near 1; the difference over growing distances shows how a clip wanders. Frames are "
          "averaged down to 64 cells a side first, so noise counts little.</p>\n" +
-         line_chart({.title = "Drift over distance", .x_label = "frames apart", .y_label = "mean difference, 0..1", .width = 1060, .height = 320, .markers = true, .y_min = 0.0}, curves) +
-         line_chart({.title = "Distance from the first frame", .x_label = "frame", .y_label = "mean difference, 0..1", .width = 1060, .height = 300, .y_min = 0.0}, first);
+         line_chart({.title = "Drift over distance", .x_label = "frames apart", .y_label = "mean difference, 0..1", .width = 1080, .height = 320, .markers = true, .y_min = 0.0}, curves) +
+         line_chart({.title = "Distance from the first frame", .x_label = "frame", .y_label = "mean difference, 0..1", .width = 1080, .height = 300, .y_min = 0.0}, first);
 }
 
 std::string worst_strips(const Evaluation& e) {
@@ -239,7 +245,7 @@ std::string video_bars(const Evaluation& e) {
       bars.push_back({short_name(e.videos[order[i].video].item.path), order[i].value, format_score(order[i].value)});
       if (std::isfinite(order[i].value)) least = std::min(least, order[i].value), most = std::max(most, order[i].value);
     }
-    ChartOptions o{.title = shown < order.size() ? fmt::format("{}: the lowest {} of {}", r.name, shown, order.size()) : r.name, .width = 1060};
+    ChartOptions o{.title = shown < order.size() ? fmt::format("{}: the lowest {} of {}", r.name, shown, order.size()) : r.name, .width = 1080};
     if (least >= 0 && most <= 1) o.x_min = 0.0, o.x_max = 1.0;
     out += bar_chart(o, bars);
   }

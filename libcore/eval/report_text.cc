@@ -8,12 +8,20 @@
 namespace megaslide {
 namespace {
 
-// Lists of names for a person: all of a few, the first of many.
+// A name as a terminal may show it: control characters of a file name could move the cursor or forge a line.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return text;
+}
+
+// Lists of names for a person: all of a few, the first of many. `head` ends with ": " or is empty.
 std::string listed(const std::vector<std::string>& names, const char* head) {
   constexpr size_t kShown = 10;
   std::string out;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) out += fmt::format("  {}: {}\n", head, names[i]);
-  if (names.size() > kShown) out += fmt::format("  {}: and {} more\n", head, names.size() - kShown);
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) out += fmt::format("  {}{}\n", head, printable(names[i]));
+  if (names.size() > kShown) out += fmt::format("  {}and {} more\n", head, names.size() - kShown);
   return out;
 }
 
@@ -24,9 +32,24 @@ std::string audit_text(const NameAudit& a, const std::vector<std::string>& ignor
     const auto near = a.near.find(m);
     missing.push_back(near == a.near.end() ? m : fmt::format("{}   (near name: {})", m, near->second));
   }
-  out += listed(missing, "missing") + listed(a.extra, "extra") + listed(a.duplicates, "second file of one name");
-  for (const auto& [x, y] : a.differ_in_case) out += fmt::format("  differ only in case: {} / {}\n", x, y);
-  return out + listed(ignored, "not a video, ignored") + "\n";
+  out += listed(missing, "missing: ") + listed(a.extra, "extra: ") + listed(a.duplicates, "second file of one name: ");
+  for (const auto& [x, y] : a.differ_in_case) out += fmt::format("  differ only in case: {} / {}\n", printable(x), printable(y));
+  return out + listed(ignored, "not a video, ignored: ") + "\n";
+}
+
+// "  head a, b, c", further lines indented, at most 110 columns where the names allow it.
+std::string wrapped(const std::string& head, const std::vector<std::string>& names) {
+  constexpr size_t kColumns = 110;
+  std::string out, line = fmt::format("  {}", head);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string word = fmt::format(" {}{}", names[i], i + 1 < names.size() ? "," : "");
+    if (line.size() + word.size() > kColumns) {
+      out += line + "\n";
+      line = "   ";
+    }
+    line += word;
+  }
+  return out + line + "\n";
 }
 
 std::string table_text(const Evaluation& e) {
@@ -45,16 +68,13 @@ std::string skipped_text(const Evaluation& e) {
   for (const DimensionResult& r : e.dimensions) {
     for (const SkippedVideo& s : r.skipped) lines.push_back(fmt::format("{}: {}: {}", r.name, e.videos[s.video].item.path, s.reason));
   }
-  return lines.empty() ? "" : "\nSkipped\n" + listed(lines, "video");
+  return lines.empty() ? "" : "\nSkipped\n" + listed(lines, "");
 }
 
 std::string withheld_text(const Evaluation& e) {
   std::string out;
-  for (const Dimension& d : dimensions()) {
-    const auto w = e.withheld.find(std::string(d.name));
-    if (w != e.withheld.end()) out += fmt::format("  {:<24} {}\n", d.name, w->second);
-  }
-  return out.empty() ? "" : "\nWithheld\n" + out;
+  for (const auto& [reason, names] : withheld_groups(e)) out += wrapped(reason + ":", names);
+  return out.empty() ? "" : "\nWithheld (scores from elsewhere: --import)\n" + out;
 }
 
 }  // namespace
@@ -63,6 +83,28 @@ std::string format_score(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (std::isnan(value)) return "-";
   return fmt::format("{:.6f}", value);
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> withheld_groups(const Evaluation& e) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const Dimension& d : dimensions()) {
+    const auto w = e.withheld.find(std::string(d.name));
+    if (w == e.withheld.end()) continue;
+    std::string name(d.name), reason = w->second;
+    if (!d.networks.empty()) {
+      reason = "no network in this version";
+      name += fmt::format(" ({})", fmt::join(d.networks, " + "));
+    } else if (!d.missing.empty()) {
+      reason = "detectors and classifiers are not built in";
+    }
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == reason; });
+    if (group == groups.end()) {
+      groups.push_back({reason, {std::move(name)}});
+    } else {
+      group->second.push_back(std::move(name));
+    }
+  }
+  return groups;
 }
 
 std::string report_text(const Evaluation& e) {
@@ -80,11 +122,11 @@ std::string report_text(const Evaluation& e) {
   for (const EvaluatedVideo& v : e.videos) {
     for (const Alarm& a : v.measures.alarms) alarms.push_back(fmt::format("{}: {}", v.item.path, a.text));
   }
-  if (!alarms.empty()) out += "\nAlarms\n" + listed(alarms, "alarm");
+  if (!alarms.empty()) out += "\nAlarms\n" + listed(alarms, "");
   for (const DimensionResult& r : e.dimensions) {
     if (r.worst.empty() || r.videos.size() < 2) continue;
     out += fmt::format("\nLowest {}\n", r.name);
-    for (size_t i : r.worst) out += fmt::format("  {:>10}  {}\n", format_score(*e.videos[i].measures.scores.at(r.name).value), e.videos[i].item.path);
+    for (size_t i : r.worst) out += fmt::format("  {:>10}  {}\n", format_score(*e.videos[i].measures.scores.at(r.name).value), printable(e.videos[i].item.path));
   }
   return out;
 }
