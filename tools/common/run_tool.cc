@@ -42,15 +42,17 @@ void add_common_flags(CLI::App& app, const ToolInfo& info, CommonFlags& f, std::
   app.set_version_flag("--version", info.name + " (MegaSlide) " + MEGASLIDE_VERSION, "Print the version and exit")->group("Common");
 }
 
-// What CLI11 found wrong, in this project's words where they say more.
+// What CLI11 found wrong, in this project's words where they say more. An unknown option goes first: it may be the
+// misspelt name of what is missing.
 Error command_line_error(const CLI::App& app, const ToolInfo& info, const CLI::ParseError& e) {
   std::string message = e.what(), remedy = fmt::format("see {} --help", info.name);
   const CLI::App* innermost = &app;
   while (!innermost->get_subcommands().empty()) innermost = innermost->get_subcommands().front();
-  if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+  const bool extras = e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+  if (extras || e.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
     for (const std::string& extra : app.remaining(true)) {
       if (extra.rfind("-", 0) != 0 || extra == "-") {
-        message = fmt::format("unexpected argument '{}'", extra);
+        if (extras) message = fmt::format("unexpected argument '{}'", extra);
         continue;
       }
       message = fmt::format("unknown option '{}'", extra.substr(0, extra.find('=')));
