@@ -44,27 +44,25 @@ class Loader {
     try {
       reader = open_video(file_);
     } catch (const Error& e) {
-      facts().reason = without_path(e, file_);
+      drop(without_path(e, file_));
       return std::move(clip_);
     }
     describe(reader->info());
     std::string reason;
     size_ = choose_size(rule_, facts().width, facts().height, reason);
     if (size_) most_ = most_frames(rule_, *size_);
-    else if (!with_md5_) return drop(reason);
-    read(*reader);
-    if (!size_) return drop(reason);
-    select();
+    if (size_ || with_md5_) read(*reader);
+    if (size_) select();
+    else drop(reason);
     return std::move(clip_);
   }
 
  private:
   ClipFacts& facts() { return clip_.facts; }
-  LoadedClip drop(const std::string& reason) {
+  void drop(const std::string& reason) {
     facts().status = ClipStatus::kDropped;
     facts().reason = reason;
     frames_.clear();
-    return std::move(clip_);
   }
 
   void describe(const VideoInfo& info) {
@@ -113,15 +111,13 @@ class Loader {
   void select() {
     ClipFacts& f = facts();
     if (f.frames_decoded == 0) {
-      drop(damage_.empty() ? "holds no picture" : damage_);
-      return;
+      return drop(damage_.empty() ? "holds no picture" : damage_);
     }
     int64_t smallest = 0;
     f.frames_used = choose_frames(rule_, *size_, f.frames_retimed, smallest);
     if (f.frames_used == 0) {
-      drop(fmt::format("too short: {} frame{}{} < {}, the smallest bucket{}", f.frames_retimed, f.frames_retimed == 1 ? "" : "s",
+      return drop(fmt::format("too short: {} frame{}{} < {}, the smallest bucket{}", f.frames_retimed, f.frames_retimed == 1 ? "" : "s",
                        identity_ ? "" : " after re-timing", smallest, damage_.empty() ? "" : "; " + damage_));
-      return;
     }
     if (!damage_.empty()) f.notes.push_back(damage_ + "; the intact pictures before it are used");
     f.used_width = size_->width;

@@ -123,7 +123,7 @@ void read_csv_file(Dataset& dataset, const std::string& path, const DatasetOptio
     row.place = fmt::format("{}:{}", name_of(path), r.line);
     if (clip < r.fields.size()) row.path = trim(r.fields[clip]);
     if (!r.problem.empty()) row.problem = r.problem;
-    else if (r.fields.size() != header.size()) row.problem = fmt::format("{} fields, the header has {}", r.fields.size(), header.size());
+    else if (r.fields.size() != header.size()) row.problem = fmt::format("{} field{} where the header has {}", r.fields.size(), r.fields.size() == 1 ? "" : "s", header.size());
     if (caption < r.fields.size()) row.captions.push_back(r.fields[caption]);
     row.caption_given = true;
     rows.add(row);
