@@ -40,14 +40,15 @@ int work(Tool& tool, const Options& o) {
     const AttentionKind kind = o.attention.empty() ? AttentionKind::kDense : parse_attention_kind(o.attention);
     import_checkpoint(o.source, o.out, {dtype, kind, o.overwrite}, tool.stop);
   }
-  const bool writes_model = !o.out.empty() && o.layout.empty();
-  const ModelDirectory model = ModelDirectory::open(writes_model ? o.out : o.source);
-  if (!o.layout.empty()) {
+  const auto model = [&] { return ModelDirectory::open(o.source.empty() || (!o.out.empty() && o.layout.empty()) ? o.out : o.source); };
+  const auto exported = [&] {
     const WanLayout layout = o.layout == "wan" ? WanLayout::kOriginal : WanLayout::kDiffusers;
-    export_checkpoint(model, o.out, {layout, dtype, o.max_shard_bytes, o.overwrite}, tool.stop);
-    return 0;
-  }
-  const Verdict verdict = o.verify ? verify_model(model, pool, tool.stop) : o.hash ? hash_model(model, tool.stop) : describe_model(model);
+    return list_files(export_checkpoint(model(), o.out, {layout, dtype, o.max_shard_bytes, o.overwrite}, tool.stop));
+  };
+  const Verdict verdict = o.verify            ? verify_model(o.source, pool, tool.stop)
+                          : o.hash            ? hash_model(model(), tool.stop)
+                          : !o.layout.empty() ? exported()
+                                              : describe_model(model());
   tool.write(tool.flags.json ? verdict.json : verdict.text);
   return verdict.good ? 0 : 3;
 }

@@ -25,7 +25,7 @@ ForeignFile identify_foreign_file(const std::string& path, std::string_view head
     return named(".npz") ? ForeignFile{"a NumPy archive (.npz)", "convert its arrays to safetensors"}
                          : ForeignFile{"a zip archive, probably a PyTorch checkpoint (.pth, .pt, .bin)", kConvert};
   if (starts("\x80\x02") || starts("\x80\x04")) return {"a Python pickle, probably an old PyTorch checkpoint", kConvert};
-  if (starts("GGUF") || starts("ggml"))
+  if (starts("GGUF") || starts("ggml") || named(".gguf"))
     return {"a GGUF file with quantised weights", "use the original weights: a diffusers folder or safetensors in F32, BF16 or F16"};
   if (starts("version https://git-lfs"))
     return {"a git-lfs pointer whose content was not fetched", "run 'git lfs pull' in that folder"};

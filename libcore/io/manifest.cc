@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_cursor.h"
+#include "base/sha256.h"
 #include "io/json.h"
 #include "io/model_config_json.h"
 #include "io/model_directory.h"
@@ -23,6 +24,12 @@ bool plain_relative_path(const std::string& name) {
     at = end + 1;
   }
   return true;
+}
+
+// Keys sorted, no white space: independent of how the text is laid out.
+std::string digest_of(json manifest) {
+  manifest.erase("digest");
+  return sha256_hex(std::string_view(manifest.dump()));
 }
 
 ManifestFile read_file_entry(const json& from, JsonFields& parent) {
@@ -71,7 +78,10 @@ std::string manifest_to_text(const ModelManifest& m) {
   if (!m.state.empty()) out["state"] = nlohmann::ordered_json::parse(m.state);
   out["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& f : m.files) out["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}});
-  return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  // Through text, so that the digest is of what a reader sees.
+  const auto text = [&] { return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"; };
+  out["digest"] = digest_of(parse_json(text(), "manifest"));
+  return text();
 }
 
 ModelManifest parse_manifest(const std::string& text, const std::string& source) {
@@ -87,6 +97,9 @@ ModelManifest parse_manifest(const std::string& text, const std::string& source)
   ModelManifest m;
   f.read("dtype", m.dtype);
   f.read("parameters", m.parameters);
+  std::string digest;
+  f.read("digest", digest);
+  m.digest_ok = digest == digest_of(from);
   const json& config = f.object("config");
   m.source = read_source(f.object("source"), f);
   if (f.find("state")) m.state = f.object("state").dump();

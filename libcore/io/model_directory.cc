@@ -61,7 +61,7 @@ bool ModelDirectory::is_one(const std::string& path) {
   return fs::is_regular_file(path + "/" + kManifestName, ec);
 }
 
-ModelDirectory ModelDirectory::open(const std::string& path) {
+ModelDirectory ModelDirectory::open_unchecked(const std::string& path) {
   std::error_code ec;
   if (!fs::exists(path, ec)) throw Error(fmt::format("{}: no such model directory", path), "make one with shard-weights");
   if (!is_one(path))
@@ -73,6 +73,12 @@ ModelDirectory ModelDirectory::open(const std::string& path) {
   d.path_ = path;
   const std::string manifest_path = path + "/" + kManifestName;
   d.manifest_ = std::make_shared<ModelManifest>(parse_manifest(read_file(manifest_path), manifest_path));
+  return d;
+}
+
+ModelDirectory ModelDirectory::open(const std::string& path) {
+  ModelDirectory d = open_unchecked(path);
+  std::error_code ec;
   std::set<std::string> names;
   for (const ManifestFile& f : d.manifest_->files) {
     names.insert(f.name);
@@ -84,7 +90,7 @@ ModelDirectory ModelDirectory::open(const std::string& path) {
   }
   for (int64_t i = -1; i <= d.config().layers; ++i)
     if (!names.count(part_file_name(d.config(), i)))
-      throw Error(fmt::format("{}: lists no {}", manifest_path, part_file_name(d.config(), i)), "make the model directory again");
+      throw Error(fmt::format("{}/{}: lists no {}", path, kManifestName, part_file_name(d.config(), i)), "make the model directory again");
   return d;
 }
 
@@ -129,6 +135,7 @@ std::vector<ModelDirectory::Difference> ModelDirectory::verify(ThreadPool& pool,
     }
   });
   std::vector<Difference> out;
+  if (!manifest_->digest_ok) out.push_back({kManifestName, "content differs from its own digest"});
   for (size_t i = 0; i < files.size(); ++i)
     if (!findings[i].empty()) out.push_back({files[i].name, findings[i]});
   return out;

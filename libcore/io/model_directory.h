@@ -7,7 +7,7 @@
 //   NAME.exp_avg, NAME.exp_avg_sq   F32               Adam's moments
 //
 // manifest.json: {"format": "megaslide-model", "version": 1, "config": {…}, "dtype": "BF16"|"F32"|"F16"|"mixed",
-//   "parameters": n, "files": [{"name", "bytes", "sha256"}…], "source": {…}, "state": {…} (checkpoints only)}
+//   "parameters": n, "files": [{"name", "bytes", "sha256"}…], "source": {…}, "state": {…} (checkpoints only), "digest": SHA-256 of the rest}
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -48,6 +48,7 @@ struct ModelManifest {
   std::vector<ManifestFile> files;  // sorted by name
   ModelSource source;
   std::string state;  // a checkpoint's state as JSON text ("step", "rng", …); empty for a model
+  bool digest_ok = true;  // read back: the text agrees with the digest written into it
 };
 
 inline constexpr const char* kManifestName = "manifest.json";
@@ -60,6 +61,8 @@ class ModelDirectory {
  public:
   // Checks the manifest and that every file is there with its size; no hash. Throws Error.
   static ModelDirectory open(const std::string& path);
+  // Reads the manifest alone: for verify(), which reports files that are absent or cut short as differences.
+  static ModelDirectory open_unchecked(const std::string& path);
   // True when `path` is a folder with a manifest.json of ours.
   static bool is_one(const std::string& path);
 
@@ -82,7 +85,7 @@ class ModelDirectory {
   struct Difference {
     std::string name, what;  // "layer-003.safetensors", "content differs"
   };
-  // Recomputes every hash, in parallel over files. Empty: all as the manifest says.
+  // Recomputes every hash, in parallel over files, and the manifest's own digest. Empty: all as the manifest says.
   std::vector<Difference> verify(ThreadPool& pool, StopToken stop = {}) const;
 
  private:

@@ -7,6 +7,7 @@
 #include "base/json_cursor.h"
 #include "base/log.h"
 #include "config/nearest.h"
+#include "io/foreign_file.h"
 #include "io/safetensors.h"
 
 namespace megaslide {
@@ -82,11 +83,13 @@ ShardIndex parse_index(const std::string& path) {
 std::string choose_in_folder(const std::string& folder) {
   constexpr std::string_view kIndex = ".safetensors.index.json", kFile = ".safetensors";
   std::vector<std::string> indexes, files;
+  std::string others;  // weights in a format that is not read
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(folder, ec)) {
     const std::string name = entry.path().filename().string();
     if (name.ends_with(kIndex)) indexes.push_back(name);
     else if (name.ends_with(kFile)) files.push_back(name);
+    else if (!identify_foreign_file(name, " ").what.empty()) others = name;
   }
   if (ec) throw system_error("read folder", folder, ec.value());
   std::sort(indexes.begin(), indexes.end());
@@ -97,8 +100,11 @@ std::string choose_in_folder(const std::string& folder) {
         return folder + "/" + std::string(base) + std::string(suffix);
   if (indexes.size() == 1) return folder + "/" + indexes[0];
   if (indexes.empty() && files.size() == 1) return folder + "/" + files[0];
-  if (indexes.empty() && files.empty())
+  if (indexes.empty() && files.empty()) {
+    const ForeignFile foreign = identify_foreign_file(others, " ");
+    if (!foreign.what.empty()) throw Error(fmt::format("{}: holds no .safetensors file, but {}", folder, others), foreign.remedy);
     throw Error(fmt::format("{}: holds no .safetensors file and no index of shards", folder), "give the folder or file with the weights");
+  }
   const auto& several = indexes.empty() ? files : indexes;
   std::string list;
   for (size_t i = 0; i < several.size() && i < 8; ++i) list += (i ? ", " : "") + several[i];

@@ -22,6 +22,9 @@ struct ImportOptions {
   bool replace = false;
 };
 
+// Error when `directory` exists, is not empty and may not be replaced: `replace` is false, or it is no model directory.
+void check_model_output(const std::string& directory, bool replace);
+
 // `source`: a diffusers pipeline folder (with transformer/, and vae/, text_encoder/, tokenizer/, scheduler/ that come
 // along), a folder with the transformer, a safetensors file or an index. With attention kDsa the offset nets are added
 // with initial values that leave plain neighbourhood attention.
@@ -37,7 +40,8 @@ struct ExportOptions {
 // Writes config.json and diffusion_pytorch_model.safetensors, or shards with an index, into the folder `out`; a name
 // that ends in .safetensors becomes that one file. From a checkpoint: kKeep and kBf16 give the weights, kFp32 the
 // masters. Offset nets have no place in these layouts: they are left out, with a warning when they do something.
-void export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop = {});
+// Returns the paths of the files written.
+std::vector<std::string> export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop = {});
 
 struct TensorSummary {
   std::string name, dtype;
@@ -64,9 +68,10 @@ struct Verdict {
   std::string text, json;
   bool good = true;
 };
-Verdict describe_model(const ModelDirectory& model);                                        // summary_to_text, summary_to_json
-Verdict verify_model(const ModelDirectory& model, ThreadPool& pool, StopToken stop = {});  // a line a file that differs
-Verdict hash_model(const ModelDirectory& model, StopToken stop = {});                      // hash_state
+Verdict describe_model(const ModelDirectory& model);                                    // summary_to_text, summary_to_json
+Verdict verify_model(const std::string& directory, ThreadPool& pool, StopToken stop = {});  // a line a file that differs
+Verdict list_files(const std::vector<std::string>& paths);
+Verdict hash_model(const ModelDirectory& model, StopToken stop = {});                  // hash_state
 
 // Initial values by Philox (purpose kInit): element i of tensor `series` is a function of (seed, series, i) alone.
 void fill_normal(std::span<float> out, uint64_t seed, uint64_t series, double deviation, int64_t first = 0);

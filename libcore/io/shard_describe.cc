@@ -141,16 +141,32 @@ Verdict describe_model(const ModelDirectory& model) {
   return {summary_to_text(s, model.manifest()), summary_to_json(s, model.manifest())};
 }
 
-Verdict verify_model(const ModelDirectory& model, ThreadPool& pool, StopToken stop) {
-  const auto differences = model.verify(pool, stop);
+Verdict verify_model(const std::string& directory, ThreadPool& pool, StopToken stop) {
+  std::vector<ModelDirectory::Difference> differences;
+  size_t files = 0;
+  try {
+    const ModelDirectory model = ModelDirectory::open_unchecked(directory);
+    files = model.manifest().files.size();
+    differences = model.verify(pool, stop);
+  } catch (const Error& e) {
+    if (!ModelDirectory::is_one(directory)) throw;
+    differences.push_back({kManifestName, e.message()});
+  }
   Verdict v;
   v.good = differences.empty();
-  nlohmann::ordered_json j = {{"ok", v.good}, {"files", model.manifest().files.size()}, {"differences", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j = {{"ok", v.good}, {"files", files}, {"differences", nlohmann::ordered_json::array()}};
   for (const auto& d : differences) {
     v.text += fmt::format("{}: {}\n", d.name, d.what);
     j["differences"].push_back({{"name", d.name}, {"what", d.what}});
   }
   v.json = j.dump() + "\n";
+  return v;
+}
+
+Verdict list_files(const std::vector<std::string>& paths) {
+  Verdict v;
+  for (const std::string& p : paths) v.text += p + "\n";
+  v.json = json{{"files", paths}}.dump() + "\n";
   return v;
 }
 

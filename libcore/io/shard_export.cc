@@ -137,6 +137,18 @@ std::string config_text(const ModelDirectory& model, WanLayout layout) {
   return j.dump(2) + "\n";
 }
 
+// An existing folder is replaced only when asked, and when it holds nothing but what an export writes.
+void check_export_folder(const std::string& out, bool replace) {
+  std::error_code ec;
+  if (!fs::is_directory(out, ec) || fs::is_empty(out, ec)) return;
+  if (!replace) throw Error(fmt::format("{} exists and is not empty", out), "choose another folder, or give --overwrite");
+  for (const auto& e : fs::directory_iterator(out)) {
+    const std::string extension = e.path().extension().string();
+    if (!e.is_regular_file() || (extension != ".safetensors" && extension != ".json"))
+      throw Error(fmt::format("{} holds other things than an exported model, such as {}", out, e.path().filename().string()), "choose another folder");
+  }
+}
+
 void write_synced(const std::string& path, const std::string& text) {
   FileWriter file(path);
   file.write(text);
@@ -146,7 +158,7 @@ void write_synced(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
+std::vector<std::string> export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
   const std::vector<Item> items = list_items(model, options);
   int64_t total = 0;
   for (const Item& item : items) total += item.bytes();
@@ -158,21 +170,30 @@ void export_checkpoint(const ModelDirectory& model, const std::string& out, cons
     AtomicPath target(out);
     write_shard(model, target.temporary(), items, progress, stop);
     target.commit();
-    return;
+    return {out};
   }
+  check_export_folder(out, options.replace);
   AtomicDirectory directory(out, options.replace);
   require_free_space(directory.temporary(), total, "the exported model");
   const auto shards = split_shards(items, options.max_shard_bytes);
   nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::json::object()}};
+  std::vector<std::string> names;
   for (size_t k = 0; k < shards.size(); ++k) {
     const std::string name = shards.size() == 1 ? fmt::format("{}.safetensors", kBase)
                                                 : fmt::format("{}-{:05}-of-{:05}.safetensors", kBase, k + 1, shards.size());
     write_shard(model, directory.file(name), shards[k], progress, stop);
+    names.push_back(name);
     for (const Item& item : shards[k]) index["weight_map"][item.entry.name] = name;
   }
-  if (shards.size() > 1) write_synced(directory.file(std::string(kBase) + ".safetensors.index.json"), index.dump(2) + "\n");
-  write_synced(directory.file("config.json"), config_text(model, options.layout));
+  if (shards.size() > 1) {
+    names.push_back(std::string(kBase) + ".safetensors.index.json");
+    write_synced(directory.file(names.back()), index.dump(2) + "\n");
+  }
+  names.push_back("config.json");
+  write_synced(directory.file(names.back()), config_text(model, options.layout));
   directory.commit();
+  for (std::string& name : names) name = (fs::path(out) / name).string();
+  return names;
 }
 
 }  // namespace megaslide

@@ -77,6 +77,17 @@ std::vector<std::pair<std::string, std::string>> list_components(const std::stri
   return files;
 }
 
+// The original repository has its VAE and text encoder as pickles, which are not read.
+void warn_of_archives(const std::string& folder) {
+  std::error_code ec;
+  std::vector<std::string> names;
+  for (const auto& e : fs::directory_iterator(folder, ec))
+    if (e.path().extension() == ".pth") names.push_back(e.path().filename().string());
+  std::sort(names.begin(), names.end());
+  for (const std::string& n : names)
+    log_warning("{}/{}: a PyTorch archive, not taken along; a diffusers pipeline has the VAE and the text encoder as safetensors", folder, n);
+}
+
 void read_flow_shift(const std::string& pipeline, ModelConfig& config) {
   const std::string path = pipeline + "/scheduler/scheduler_config.json";
   std::error_code ec;
@@ -176,12 +187,22 @@ class Importer {
 
 }  // namespace
 
+void check_model_output(const std::string& directory, bool replace) {
+  std::error_code ec;
+  if (!fs::is_directory(directory, ec) || fs::is_empty(directory, ec)) return;
+  if (!replace) throw Error(fmt::format("{} exists and is not empty", directory), "choose another folder, or give --overwrite");
+  if (!ModelDirectory::is_one(directory))
+    throw Error(fmt::format("{} exists and is no model directory", directory), "choose another folder: only a model directory is overwritten");
+}
+
 void import_checkpoint(const std::string& given, const std::string& directory, const ImportOptions& options, StopToken stop) {
+  check_model_output(directory, options.replace);
   const Places places = find_places(given);
   const SafetensorsSource source = SafetensorsSource::open(places.weights);
   const ConfigFile config_file = find_config(source);
   const WanCheckpoint checkpoint = identify_wan(source, config_file.text, config_file.path);
   for (const std::string& w : checkpoint.warnings) log_warning("{}: {}", given, w);
+  warn_of_archives(parent_directory(source.files()[0].path()));
   ModelConfig config = checkpoint.config;
   config.attention.kind = options.attention;
   read_flow_shift(places.pipeline, config);

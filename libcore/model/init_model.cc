@@ -39,6 +39,7 @@ void init_model_directory(const std::string& path, const ModelConfig& config, ui
                           StopToken stop) {
   MS_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   validate(config);
+  check_model_output(path, replace);
   ModelDirectoryWriter writer(path, config, replace, parameter_count(config) * dtype_bytes(dtype));
   ModelSource source{.layout = "init", .path = config.name, .prefix = "", .config_json = "", .seed = seed};
   writer.set_source(source);

@@ -157,8 +157,23 @@ TEST_F(ShardTest, VerifyFindsOneFlippedBitInEveryFile) {
     std::ofstream(file, std::ios::binary) << good;
   }
   EXPECT_TRUE(model.verify(pool_).empty());
+  // One bit of the manifest: in a value, in a hash, in its syntax.
+  const std::string manifest = path + "/manifest.json", good = read_file(manifest);
+  for (const auto& [text, bit] : {std::pair("\"eps\"", 8), std::pair("\"sha256\": \"", 11), std::pair("\"files\"", 1)}) {
+    std::string bad = good;
+    const size_t at = bad.find(text) + static_cast<size_t>(bit);
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    std::ofstream(manifest, std::ios::binary) << bad;
+    const Verdict v = verify_model(path, pool_);
+    EXPECT_FALSE(v.good);
+    expect_contains(v.text, "manifest.json: ");
+  }
+  std::ofstream(manifest, std::ios::binary) << good;
+  EXPECT_TRUE(verify_model(path, pool_).good);
+  EXPECT_EQ(verify_model(path, pool_).text, "");
   fs::remove(path + "/layer-001.safetensors");
   EXPECT_EQ(model.verify(pool_).size(), 1u);
+  expect_contains(verify_model(path, pool_).text, "layer-001.safetensors: open ");
   expect_contains(error_of([&] { ModelDirectory::open(path); }), "layer-001.safetensors");
   std::ofstream(path + "/layer-001.safetensors") << "short";
   expect_contains(error_of([&] { ModelDirectory::open(path); }), "5 bytes, the manifest says");
@@ -266,6 +281,8 @@ TEST_F(ShardTest, OtherThingsAreNamed) {
   expect_contains(error_of([&] { import(folder_ / "none", "m"); }), "no such file or folder");
   fs::create_directory(folder_ / "empty");
   expect_contains(error_of([&] { import(folder_ / "empty", "m"); }), "holds no .safetensors file");
+  std::ofstream(folder_ / "empty/model-Q4_K_M.gguf") << "GGUF";
+  expect_contains(error_of([&] { import(folder_ / "empty", "m"); }), "original weights");
 }
 
 TEST_F(ShardTest, ImageToVideoIsNamed) {
@@ -296,6 +313,13 @@ TEST_F(ShardTest, OverwritingIsAsked) {
   import(kData + "/diffusers", "m");
   expect_contains(error_of([&] { import(kData + "/diffusers", "m"); }), "exists and is not empty");
   expect_contains(error_of([&] { import(folder_ / "m", "n"); }), "already a model directory");
+  fs::create_directory(folder_ / "photos");
+  std::ofstream(folder_ / "photos/a.jpg") << "x";
+  expect_contains(error_of([&] { import(kData + "/diffusers", "photos", {.replace = true}); }), "no model directory");
+  const auto model = ModelDirectory::open(folder_ / "m");
+  expect_contains(error_of([&] { export_checkpoint(model, folder_ / "photos", {.replace = true}); }), "such as a.jpg");
+  expect_contains(error_of([&] { export_checkpoint(model, folder_ / "photos", {}); }), "--overwrite");
+  EXPECT_EQ(read_file(folder_ / "photos/a.jpg"), "x");
 }
 
 TEST_F(ShardTest, OffsetNetsComeAndGo) {
