@@ -66,7 +66,10 @@ class Run {
     } else {
       sample_all(model);
     }
-    if (!job_.contact_sheet.empty()) write_png(job_.contact_sheet, contact_sheet(clips_, kSheetColumns));
+    if (!job_.contact_sheet.empty()) {
+      make_parent_folder(job_.contact_sheet);
+      write_png(job_.contact_sheet, contact_sheet(clips_, kSheetColumns));
+    }
     if (folder_ && !report_.videos.empty()) write_manifest();
     return std::move(report_);
   }
@@ -187,11 +190,14 @@ class Run {
     HostTensor all(DType::kF32, shape);
     float* to = all.f32();
     for (const auto& l : latents_) to = std::copy(l.f32(), l.f32() + l.elements(), to);
+    make_parent_folder(job_.latents_out);
     write_safetensors(job_.latents_out, {{"latents", all.view()}});
   }
 
   void decode_file() {
-    const HostTensor latent = read_tensor(job_.decode, "latents", 4);
+    // A clip of a latent cache names its tensor `latent`.
+    const bool cached = SafetensorsFile::open(job_.decode).find("latent") != nullptr;
+    const HostTensor latent = read_tensor(job_.decode, cached ? "latent" : "latents", 4);
     finish_video(job_.out, latent.view());
     const Shape& s = latent.shape();
     report_.videos.push_back({job_.out, "", 0, 0, (s[1] - 1) * config_.temporal_stride() + 1, s[3] * config_.spatial_stride(),

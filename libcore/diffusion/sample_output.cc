@@ -30,7 +30,14 @@ void check_writable(const std::string& path) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("write into", folder, errno, "give another -o, or the right to write there");
 }
 
+void make_parent_folder(const std::string& path) {
+  std::error_code failure;
+  fs::create_directories(parent_directory(path.ends_with('/') ? path.substr(0, path.size() - 1) : path), failure);
+  if (failure) throw Error(fmt::format("{}: cannot make its folder: {}", path, failure.message()));
+}
+
 void write_video(const std::string& path, const HostTensor& video, const std::vector<Picture>& pictures, double fps) {
+  make_parent_folder(path);
   if (output_kind(path) == OutputKind::kTensorFile) {
     TensorView view = video.view();
     view.shape.insert(view.shape.begin(), 1);

@@ -17,7 +17,10 @@ OutputKind output_kind(const std::string& path);
 // Checks before the work that `path` can be written: its folder exists (or can be made) and is writable.
 void check_writable(const std::string& path);
 
-// `video` (3, F, H, W) in [−1, 1] and the same as pictures; .safetensors gets tensor `video` (1, 3, F, H, W).
+// Makes the folder that `path` lies in, with those above.
+void make_parent_folder(const std::string& path);
+
+// `video` (3, F, H, W) in [−1, 1] and the same as pictures; makes the folder. .safetensors gets tensor `video` (1, 3, F, H, W).
 void write_video(const std::string& path, const HostTensor& video, const std::vector<Picture>& pictures, double fps);
 
 }  // namespace megaslide
