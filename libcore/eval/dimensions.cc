@@ -77,7 +77,10 @@ const Dimension& require_dimension(const std::string& name) {
   if (const Dimension* d = find_dimension(name)) return *d;
   std::vector<std::string> names;
   for (const Dimension& d : dimensions()) names.emplace_back(d.name);
-  const std::string near = nearest_name(name, names);
+  std::string near = nearest_name(name, names);
+  for (const std::string& n : names) {
+    if (near.empty() && name.size() > 2 && n.find(name) != std::string::npos) near = n;
+  }
   throw usage_error(fmt::format("there is no dimension \"{}\"", name),
                     near.empty() ? fmt::format("the names are: {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near));
 }

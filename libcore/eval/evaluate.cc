@@ -171,7 +171,11 @@ void prepare_videos(Evaluation& e) {
   InputSet set = collect_inputs(e.options.inputs);
   e.ignored = std::move(set.ignored);
   e.warnings.insert(e.warnings.end(), set.warnings.begin(), set.warnings.end());
-  if (set.items.empty()) throw Error("no video to evaluate", "name video files, a folder with videos or frame folders, or a manifest");
+  if (set.items.empty()) {
+    const std::string remedy = "name video files, a folder with videos or frame folders, or a manifest";
+    if (e.options.inputs.empty()) throw usage_error("no video is named", remedy);
+    throw Error(fmt::format("no video in {}", fmt::join(e.options.inputs, ", ")), remedy);
+  }
   if (!e.options.prompts.empty()) {
     const std::vector<PromptEntry> prompts = read_prompts(e.options.prompts);
     e.audit = audit_names(set.items, prompts, e.options.videos_a_prompt);

@@ -53,6 +53,7 @@ std::string wrapped(const std::string& head, const std::vector<std::string>& nam
 }
 
 std::string table_text(const Evaluation& e) {
+  if (e.dimensions.empty()) return "";
   std::string out = fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}\n", "dimension", "raw", "normalised", "weight", "n", "skipped", "95% interval");
   for (const DimensionResult& r : e.dimensions) {
     out += fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}{}\n", r.name, format_score(r.raw), r.normalised ? fmt::format("{:.4f}", *r.normalised) : "-",
