@@ -1,18 +1,12 @@
 #include "base/error.h"
 #include "io/model_directory.h"
 #include "io/parameter_reader.h"
-#include "io/shard.h"
 #include "io/wan_names.h"
+#include "model/init_model.h"
 #include "stream/host_store.h"
 
 namespace megaslide {
 namespace {
-
-// An offset net that a dense model's directory lacks starts as the network's own specification says.
-void fill_initial(std::vector<float>& p, const ParamSpec& spec, uint64_t series) {
-  std::fill(p.begin(), p.end(), spec.init == ParamInit::kOnes ? 1.0f : 0.0f);
-  if (spec.init == ParamInit::kNormal) fill_normal(p, 0, series, spec.init_scale);
-}
 
 void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& file, ThreadPool& pool, bool moments) {
   ModuleState& s = store.module(m);
@@ -22,7 +16,8 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
   std::vector<float> p(static_cast<size_t>(n));
   const TensorInfo* info = file.find(name);
   if (!info && is_offset_net_tensor(name)) {
-    fill_initial(p, spec, static_cast<uint64_t>(m) << 32 | i);
+    // A dense model is run with deformable attention: its offset nets start as the network's own specification says.
+    fill_initial(p, spec, 0, static_cast<uint64_t>(m) << 32 | i);
     store.write_master(pool, m, at, n, p.data());
     return;
   }

@@ -1,0 +1,21 @@
+// Measuring a machine: the rates that the planner reckons with, from the kernels of this build themselves.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/stop.h"
+#include "config/machine_config.h"
+
+namespace megaslide {
+
+struct CalibrationOptions {
+  int threads = 1;
+  // Sizes at which products and attention are measured: rates depend on them.
+  int64_t rows = 1560, dim = 1536, ffn_dim = 8960, heads = 12;
+  std::string scratch_dir;  // where the disk is measured; empty: it is not
+};
+
+// About ten seconds. Each figure is the median of repeats.
+MachineConfig calibrate(const CalibrationOptions& options, const StopToken& stop);
+
+}  // namespace megaslide

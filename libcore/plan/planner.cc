@@ -1,0 +1,261 @@
+#include "plan/planner.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "diffusion/video_sampler.h"
+#include "io/open_model.h"
+#include "model/wan.h"
+#include "train/checkpoint.h"
+#include "train/flops.h"
+#include "train/metrics.h"
+#include "train/sample_in_training.h"
+#include "train/setup.h"
+#include "train/training_data.h"
+
+namespace megaslide {
+namespace {
+
+// What a run adds to the program as it stands at its start: code that oneDNN generates, stacks, allocator slack.
+constexpr int64_t kRuntimeBytes = int64_t{24} << 20;
+
+// Inputs that a sim device never reads.
+MicroBatch unread_batch(const BatchShape& shape) {
+  const auto* p = reinterpret_cast<const float*>(uintptr_t{1} << 47);
+  return {shape, p, p, p, p};
+}
+
+// The shape whose step is longest stands for the run.
+BatchShape longest(const PlanRequest& r) {
+  return *std::max_element(r.shapes.begin(), r.shapes.end(), [&](const BatchShape& a, const BatchShape& b) {
+    return forward_flops(r.model, a) < forward_flops(r.model, b);
+  });
+}
+
+int64_t category(const MemoryReport& m, MemoryCategory c) { return m.peak_by_category[static_cast<size_t>(c)]; }
+
+std::string bound_by(const StreamTimes& t, const PlanWaits& w, double seconds, bool async) {
+  if (!async) return "compute";
+  const double waited = w.upload + w.download + w.optimizer;
+  if (waited < 0.1 * seconds || t.busy[0] > waited) return "compute";
+  if (w.optimizer >= w.upload && w.optimizer >= w.download) return "optimizer";
+  return w.upload >= w.download ? "upload" : "download";
+}
+
+void fill_limits(Plan& p, const PlanRequest& r) {
+  p.device_limit = r.run.stream.device_budget ? r.run.stream.device_budget : r.machine.device_memory;
+  p.host_limit = r.run.stream.host_budget ? r.run.stream.host_budget : r.machine.host_memory;
+  if (p.device_limit && p.device.peak > p.device_limit)
+    p.misfits.push_back(fmt::format("device memory: {} needed, {} allowed", format_bytes(p.device.peak), format_bytes(p.device_limit)));
+  if (p.host_limit && p.host.total() > p.host_limit)
+    p.misfits.push_back(fmt::format("host memory: {} needed, {} allowed", format_bytes(p.host.total()), format_bytes(p.host_limit)));
+  const int64_t disk = p.disk.checkpoint * (std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
+  if (r.machine.disk_bytes && disk > r.machine.disk_bytes)
+    p.misfits.push_back(fmt::format("disk: {} needed for checkpoints, {} free", format_bytes(disk), format_bytes(r.machine.disk_bytes)));
+}
+
+// Two simulated steps bring the pipeline to its steady state; the third is measured.
+Plan simulate(const PlanRequest& r) {
+  const Network network = make_wan_network(r.model);
+  HostStore store(network, host_store_options(r.run, true));
+  const auto device = make_sim_device(sim_device_options(r.run, r.machine, r.trace));
+  TrainStep step(*device, network, store, pipeline_options(r.run, r.shapes, r.max_microbatches), optimizer_options(r.run), 0);
+  const BatchShape shape = longest(r);
+  const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
+  double begin = 0;
+  for (int i = 0; i < 3; ++i) {
+    begin = device->now();
+    device->take_times();
+    device->take_trace();
+    step.begin(batches, 0);
+    step.finish();
+  }
+  Plan p;
+  p.step_seconds = device->now() - begin;
+  const StreamTimes t = device->take_times();
+  p.waits = {t.wait_upload(), t.wait_download(), t.wait_optimizer(), 0};
+  p.bound_by = bound_by(t, p.waits, p.step_seconds, r.run.stream.async);
+  if (r.trace) {
+    p.trace = device->take_trace();
+    p.phases = device->phases();
+  }
+  p.parameters = parameter_count(r.model);
+  p.tokens = shape.rows() * r.max_microbatches;
+  if (r.machine.peak_flops > 0 && p.step_seconds > 0) {
+    p.mfu = training_flops(r.model, shape) * r.max_microbatches / (p.step_seconds * r.machine.peak_flops);
+    p.hfu = t.flops / (p.step_seconds * r.machine.peak_flops);
+  }
+  const MemoryReport& m = device->memory();
+  p.device = {category(m, MemoryCategory::kWeights), category(m, MemoryCategory::kActivations), category(m, MemoryCategory::kGradients),
+              category(m, MemoryCategory::kWorkspace), category(m, MemoryCategory::kOther), m.peak};
+  p.device_allocations = m.at_peak;
+  const HostLedger& ledger = store.ledger();
+  p.host.weights = ledger.weights;
+  p.host.masters = ledger.masters;
+  p.host.moments = ledger.moments;
+  p.host.gradients = ledger.gradients;
+  p.host.pinned = staging_bytes(r.model, r.shapes, r.max_microbatches);
+  p.host.other = kRuntimeBytes + resident_memory().now + r.dataset_bytes;
+  p.host.device_arena = r.machine.unified ? p.device.peak : 0;
+  p.disk.checkpoint = checkpoint_bytes(store);
+  fill_limits(p, r);
+  return p;
+}
+
+// A change that may make a run fit. `apply` returns false where it changes nothing.
+struct Change {
+  std::string text;
+  bool (*apply)(PlanRequest&);
+};
+
+bool smaller_batch(PlanRequest& r) {
+  if (r.run.data.batch_size == 1) return false;
+  r.run.data.batch_size = 1;
+  std::vector<BatchShape> shapes;
+  for (BatchShape s : r.shapes) {
+    s.batch = 1;
+    if (std::find(shapes.begin(), shapes.end(), s) == shapes.end()) shapes.push_back(s);
+  }
+  r.shapes = shapes;
+  return true;
+}
+bool bf16_gradients(PlanRequest& r) {
+  return std::exchange(r.run.optimizer.gradients, RunConfig::Gradients::kBf16) != RunConfig::Gradients::kBf16;
+}
+bool split_masters(PlanRequest& r) {
+  return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kSplit) != RunConfig::Masters::kSplit;
+}
+bool bf16_compute(PlanRequest& r) {
+  return std::exchange(r.run.model.compute_dtype, RunConfig::ComputeDtype::kBf16) != RunConfig::ComputeDtype::kBf16;
+}
+bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
+bool no_accumulation(PlanRequest& r) {
+  r.run.train.gradient_accumulation_steps = 1;
+  return std::exchange(r.max_microbatches, 1) != 1;
+}
+
+std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan) {
+  const Change changes[] = {
+      {"stream.slots=2", two_slots},
+      {"optimizer.masters=split", split_masters},
+      {"optimizer.gradients=bf16", bf16_gradients},
+      {"model.compute_dtype=bf16", bf16_compute},
+      {"data.batch_size=1", smaller_batch},
+      {"train.gradient_accumulation_steps=1", no_accumulation},
+  };
+  struct Found {
+    std::string text;
+    double seconds;
+  };
+  std::vector<Found> found;
+  PlanRequest all = request;
+  std::string together;
+  int applied = 0;
+  for (const Change& c : changes) {
+    PlanRequest alone = request;
+    if (!c.apply(alone)) continue;
+    if (const Plan p = simulate(alone); p.fits()) found.push_back({"--set " + c.text, p.step_seconds});
+    c.apply(all);
+    together += (together.empty() ? "--set " : " --set ") + c.text;
+    ++applied;
+  }
+  if (found.empty() && applied > 1)
+    if (const Plan p = simulate(all); p.fits()) found.push_back({together, p.step_seconds});
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
+  std::vector<std::string> remedies;
+  for (const auto& f : found) remedies.push_back(f.text);
+  // The limits themselves, where the run set them and the machine has more.
+  const auto raise = [&](const char* key, int64_t set, int64_t machine, int64_t needed) {
+    if (set && needed > set && (!machine || needed <= machine)) remedies.push_back(fmt::format("--set {}={}", key, needed));
+  };
+  if (plan.misfits.size() == 1) {
+    raise("stream.device_budget", request.run.stream.device_budget, request.machine.device_memory, plan.device.peak);
+    raise("stream.host_budget", request.run.stream.host_budget, request.machine.host_memory, plan.host.total());
+  }
+  return remedies;
+}
+
+// The largest grids of fewer frames, or of smaller pictures, that fit: a hint for encoding the clips again.
+std::vector<std::string> smaller_clips(const PlanRequest& request) {
+  const auto fits = [&](auto&& shrink) {
+    PlanRequest r = request;
+    for (auto& s : r.shapes) shrink(s);
+    return simulate(r).fits();
+  };
+  const BatchShape largest = longest(request);
+  std::vector<std::string> remedies;
+  int64_t low = 0, high = largest.frames;  // low fits, high does not
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (fits([&](BatchShape& s) { s.frames = std::min(s.frames, middle); }) ? low : high) = middle;
+  }
+  if (low > 0) remedies.push_back(fmt::format("--num-frames {} (encode-clips, and then train on that cache)", (low - 1) * request.model.temporal_stride() + 1));
+  const int64_t unit = 2 * request.model.spatial_stride();
+  for (int divisor = 2; divisor <= 8; divisor *= 2) {
+    const int64_t h = largest.height / divisor, w = largest.width / divisor;
+    if (h < 1 || w < 1) break;
+    if (!fits([&](BatchShape& s) { s.height = std::min(s.height, h), s.width = std::min(s.width, w); })) continue;
+    remedies.push_back(fmt::format("--size {}x{} (encode-clips, and then train on that cache)", w * unit, h * unit));
+    break;
+  }
+  return remedies;
+}
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& request) {
+  Plan plan = simulate(request);
+  if (plan.fits()) return plan;
+  plan.remedies = find_remedies(request, plan);
+  for (auto& remedy : smaller_clips(request)) plan.remedies.push_back(std::move(remedy));
+  return plan;
+}
+
+BatchShape latent_grid(const ModelConfig& model, int64_t num_frames, int64_t width, int64_t height, int64_t batch) {
+  VideoSamplerOptions o;
+  o.num_frames = num_frames;
+  o.width = width;
+  o.height = height;
+  if (const auto errors = sampling_option_errors(model, o); !errors.empty()) throw usage_error(fmt::format("{}", fmt::join(errors, "\n  ")));
+  return batch_shape_of(latent_shape(model, num_frames, height, width), batch, model.text_len, model.name);
+}
+
+namespace {
+
+void add_sampling_shapes(PlanRequest& r) {
+  const Network network = make_wan_network(r.model);
+  for (const auto& s : sampling_shapes(r.run, r.model, network)) r.shapes.push_back(s);
+}
+
+}  // namespace
+
+PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine) {
+  PlanRequest r;
+  r.run = run;
+  r.machine = machine;
+  r.model = with_overrides(model_config_of(run.model.path), run);
+  const auto data = open_training_data(run, r.model);
+  r.shapes = data->shapes();
+  r.dataset_bytes = data->host_bytes();
+  for (int64_t s = 1; s <= (run.data.replay.empty() ? 1 : run.train.max_train_steps); ++s)
+    r.max_microbatches = std::max(r.max_microbatches, data->microbatches(s));
+  add_sampling_shapes(r);
+  return r;
+}
+
+PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, int64_t num_frames, int64_t width, int64_t height) {
+  PlanRequest r;
+  r.run = run;
+  r.machine = machine;
+  r.model = with_overrides(model_config_of(run.model.path), run);
+  r.shapes = {latent_grid(r.model, num_frames ? num_frames : r.model.num_frames, width ? width : r.model.width,
+                          height ? height : r.model.height, run.data.batch_size)};
+  r.max_microbatches = static_cast<int>(run.train.gradient_accumulation_steps);
+  add_sampling_shapes(r);
+  return r;
+}
+
+}  // namespace megaslide

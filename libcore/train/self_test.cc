@@ -1,0 +1,152 @@
+#include "train/self_test.h"
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "diffusion/flow_matching.h"
+#include "model/init_model.h"
+#include "model/wan.h"
+#include "train/checkpoint.h"
+#include "train/step.h"
+#include "train/training_data.h"
+
+namespace megaslide {
+namespace {
+
+constexpr int kSteps = 5, kMicrobatches = 2, kResumeAfter = 2;
+
+// One way to run the steps.
+struct Variant {
+  std::string name;
+  int threads = 1;
+  bool async = true;
+  LinkKind link = LinkKind::kEmulated;
+  int slots = 2;
+  MasterCodec masters = MasterCodec::kSplit;
+  double jitter = 0;
+  bool resume = false;
+};
+
+HostBatch random_batch(const ModelConfig& config, int64_t step, int micro) {
+  HostBatch b;
+  b.shape = {1, 3, 4, 6, std::min<int64_t>(config.text_len, 8)};
+  const Shape latent{1, config.in_channels, b.shape.frames, b.shape.height * 2, b.shape.width * 2};
+  b.latent = HostTensor(DType::kF32, latent);
+  b.target = HostTensor(DType::kF32, latent);
+  b.text = HostTensor(DType::kF32, {1, b.shape.context_rows, config.text_dim});
+  b.timesteps = HostTensor(DType::kF32, {1});
+  const auto fill = [&](HostTensor& t, int64_t which) {
+    fill_normal({t.f32(), static_cast<size_t>(t.elements())}, 11, RandomPurpose::kTest, sample_series(step, micro, which));
+  };
+  fill(b.latent, 0);
+  fill(b.target, 1);
+  fill(b.text, 2);
+  b.timesteps.f32()[0] = 100 + 150 * static_cast<float>(step);
+  return b;
+}
+
+class Runner {
+ public:
+  explicit Runner(const SelfTestOptions& o) : options_(o), network_(make_wan_network(o.model)) {}
+
+  std::string run(const Variant& v) const {
+    if (!v.resume) {
+      HostStore store(network_, store_options(v));
+      start(store);
+      return state_hash(store, steps(v, store, 0, kSteps), pool(v));
+    }
+    RunState state;
+    {
+      HostStore store(network_, store_options(v));
+      start(store);
+      state = steps(v, store, 0, kResumeAfter);
+      ModelManifest manifest;
+      manifest.config = options_.model;
+      CheckpointFolder(options_.scratch_dir).save(store, manifest, state, 0, pool(v));
+    }
+    HostStore store(network_, store_options(v));
+    state = load_checkpoint(*CheckpointFolder(options_.scratch_dir).latest(), store, pool(v));
+    return state_hash(store, steps(v, store, state.step, kSteps), pool(v));
+  }
+
+ private:
+  static HostStoreOptions store_options(const Variant& v) { return {DType::kBF16, true, v.masters, DType::kBF16, false}; }
+  ThreadPool& pool(const Variant&) const { return pool_; }
+
+  void start(HostStore& store) const {
+    for (int m = 0; m < store.modules(); ++m) {
+      const ModuleState& s = store.module(m);
+      for (size_t i = 0; i < s.module->params().size(); ++i) {
+        const ParamSpec& spec = s.module->params()[i];
+        std::vector<float> p(static_cast<size_t>(element_count(spec.shape)));
+        fill_initial(p, spec, 3, static_cast<uint64_t>(m) << 32 | i);
+        store.write_master(pool_, m, s.module->layout().offset[i], static_cast<int64_t>(p.size()), p.data());
+      }
+    }
+  }
+
+  // Steps (from, to] on `store`; returns the state after them.
+  RunState steps(const Variant& v, HostStore& store, int64_t from, int64_t to) const {
+    const auto device = make_cpu_device({.threads = v.threads, .async = v.async, .link = v.link, .jitter = v.jitter});
+    PipelineOptions pipeline;
+    pipeline.slots = v.slots;
+    pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
+    pipeline.max_microbatches = kMicrobatches;
+    TrainStep step(*device, network_, store, pipeline, {}, from);
+    for (int64_t s = from + 1; s <= to; ++s) {
+      std::vector<HostBatch> batches;
+      std::vector<MicroBatch> views;
+      for (int a = 0; a < kMicrobatches; ++a) batches.push_back(random_batch(options_.model, s, a));
+      for (const auto& b : batches) views.push_back(b.view());
+      step.begin(views, 1e-3);
+      step.finish();
+    }
+    step.drain();
+    return {to, step.updates(), 11, {}};
+  }
+
+  const SelfTestOptions& options_;
+  Network network_;
+  mutable ThreadPool pool_{2};
+};
+
+}  // namespace
+
+ModelConfig self_test_model() {
+  ModelConfig c;
+  c.name = "self-test";
+  c.dim = 96;
+  c.heads = 3;
+  c.ffn_dim = 192;
+  c.layers = 3;
+  c.text_dim = 32;
+  c.text_len = 8;
+  c.freq_dim = 64;
+  c.attention.kind = AttentionKind::kDsa;
+  c.attention.per_layer = {AttentionKind::kDsa, AttentionKind::kDense, AttentionKind::kDsa};
+  c.attention.dsa = {{3, 3, 3}, {1, 1, 1}, DsaMode::kFull, 3};
+  return c;
+}
+
+std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const std::function<void(const SelfTestComparison&)>& report) {
+  const Runner runner(options);
+  const int n = std::max(2, options.threads);
+  const std::string expected = runner.run({.name = "sync", .async = false});
+  std::vector<Variant> variants{
+      {.name = "async = sync"},
+      {.name = fmt::format("{} threads = 1 thread", n), .threads = n},
+      {.name = "shared link = emulated link", .threads = n, .link = LinkKind::kShared},
+      {.name = "4 slots = 2 slots", .threads = n, .slots = 4},
+      {.name = "fp32 masters = split masters", .threads = n, .masters = MasterCodec::kFp32},
+      {.name = "resumed = uninterrupted", .threads = n, .resume = true},
+  };
+  for (int i = 0; i < options.jitter_runs; ++i)
+    variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
+  std::vector<SelfTestComparison> all;
+  for (const Variant& v : variants) {
+    all.push_back({v.name, expected, runner.run(v)});
+    report(all.back());
+  }
+  return all;
+}
+
+}  // namespace megaslide

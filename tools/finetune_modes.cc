@@ -1,0 +1,112 @@
+#include "finetune_modes.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "config/load.h"
+#include "io/open_model.h"
+#include "plan/planner.h"
+#include "train/probe.h"
+#include "train/self_test.h"
+#include "train/trainer.h"
+
+namespace megaslide {
+namespace {
+
+int run_probe(Tool& tool, const FinetuneArguments& a) {
+  if (a.model.empty() || a.out.empty()) throw usage_error("--probe needs --model MODEL and -o OUT.safetensors");
+  // Comparisons want exact arithmetic unless told otherwise.
+  const DType dtype = tool.flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  const OpenModel model(a.model);
+  const double loss = probe(model.directory(), a.probe, a.out, dtype, tool.flags.threads);
+  const std::string text = std::isfinite(loss) ? fmt::format("{:.9g}", loss) : "null";
+  if (tool.flags.json) tool.print("{{\"loss\":{},\"out\":\"{}\"}}\n", text, a.out);
+  else tool.print("loss {}\n", text);
+  return 0;
+}
+
+int run_self_test(Tool& tool, const FinetuneArguments& a) {
+  std::string scratch = (std::filesystem::temp_directory_path() / "megaslide-self-test-XXXXXX").string();
+  if (!mkdtemp(scratch.data())) throw system_error("create", scratch, errno, "make the temporary directory writable");
+  SelfTestOptions options;
+  options.model = a.model.empty() ? self_test_model() : model_config_of(a.model);
+  options.threads = tool.flags.threads;
+  options.jitter_runs = a.jitter ? 10 : 0;
+  options.scratch_dir = scratch;
+  bool all = true;
+  std::string json;
+  self_test(options, [&](const SelfTestComparison& c) {
+    all = all && c.equal();
+    if (tool.flags.json) json += fmt::format("{}{{\"name\":\"{}\",\"equal\":{},\"hash\":\"{}\"}}", json.empty() ? "" : ",", c.name, c.equal(), c.got);
+    else tool.print("{:<30} {}  {}\n", c.name, c.got.substr(0, 16), c.equal() ? "equal" : "DIFFERS from " + c.expected.substr(0, 16));
+    tool.flush();
+  });
+  std::filesystem::remove_all(scratch);
+  if (tool.flags.json) tool.print("{{\"comparisons\":[{}],\"equal\":{}}}\n", json, all);
+  return all ? 0 : 3;
+}
+
+RunConfig complete_config(const Tool& tool, const FinetuneArguments& a) {
+  if (a.config.empty()) throw usage_error("no configuration given", "finetune run.yaml; configs/train/finetune.yaml is a commented example");
+  std::vector<std::string> sets = a.sets;
+  if (a.steps) sets.push_back(fmt::format("train.max_train_steps={}", a.steps));
+  if (!a.resume.empty()) sets.push_back("output.resume_from_checkpoint=" + a.resume);
+  if (tool.flags.seed) sets.push_back(fmt::format("train.seed={}", *tool.flags.seed));
+  if (!tool.flags.compute_dtype.empty()) sets.push_back("model.compute_dtype=" + tool.flags.compute_dtype);
+  RunConfig run = load_run_config(a.config, sets);
+  require_for_training(run);
+  reject_unsupported(run);
+  return run;
+}
+
+std::string summary_json(const TrainSummary& s) {
+  return fmt::format(
+      R"({{"first_step":{},"last_step":{},"resumed_from":{},"first_loss":{:.9g},"last_loss":{:.9g},"step_seconds":{:.9g},"tokens_per_second":{:.9g},)"
+      R"("skipped":{},"device_peak_bytes":{},"host_peak_bytes":{},"checkpoint":"{}","state_hash":"{}"}})",
+      s.first_step, s.last_step, s.resumed_from, s.first_loss, s.last_loss, s.step_seconds, s.tokens_per_second, s.skipped, s.device_peak_bytes,
+      s.host_peak_bytes, s.checkpoint, s.state_hash);
+}
+
+int run_training_mode(Tool& tool, const FinetuneArguments& a) {
+  const RunConfig run = complete_config(tool, a);
+  if (tool.flags.device == "sim") throw usage_error("--device sim computes nothing", "plan-memory runs the same schedule on sim");
+  const MachineConfig machine = load_machine_config(a.machine.empty() ? "laptop-2core" : a.machine);
+  // Without a machine file of its own only what the run itself limits is refused: memory that is really there is found
+  // out by allocating it.
+  PlanRequest request = plan_request(run, machine);
+  if (a.machine.empty()) request.machine.host_memory = request.machine.device_memory = request.machine.disk_bytes = 0;
+  const Plan plan = make_plan(request);
+  if (!plan.fits()) throw Error(misfit_text(plan), {}, ErrorKind::kNo);
+  TrainerOptions options;
+  options.threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
+  options.stop = tool.stop;
+  options.trace_path = a.trace;
+  options.peak_flops = machine.peak_flops;
+  options.allowed_changes = a.allowed_changes;
+  const TrainSummary s = run_training(run, options);
+  if (tool.flags.json) {
+    tool.write(summary_json(s) + "\n");
+    return 0;
+  }
+  if (s.last_step < s.first_step) tool.print("nothing to do: step {} of {} is done\n", s.last_step, run.train.max_train_steps);
+  else
+    tool.print("steps {} to {}, loss {:.4f} to {:.4f}, {:.0f} tokens/s, {:.4g} s a step\n", s.first_step, s.last_step, s.first_loss, s.last_loss,
+               s.tokens_per_second, s.step_seconds);
+  if (!s.checkpoint.empty()) tool.print("checkpoint {}\n", s.checkpoint);
+  tool.print("state {}\n", s.state_hash);
+  return 0;
+}
+
+}  // namespace
+
+int finetune(Tool& tool, const FinetuneArguments& a) {
+  if (a.self_test + !a.probe.empty() + !a.config.empty() > 1) throw usage_error("give one of RUN, --probe and --self-test");
+  if (a.jitter && !a.self_test) throw usage_error("--jitter goes with --self-test");
+  if (a.self_test) return run_self_test(tool, a);
+  if (!a.probe.empty()) return run_probe(tool, a);
+  return run_training_mode(tool, a);
+}
+
+}  // namespace megaslide

@@ -1,0 +1,83 @@
+// plan-memory: what a run will need, before it starts.
+#include <CLI/CLI.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "common/flags.h"
+#include "common/run_tool.h"
+#include "config/load.h"
+#include "io/open_model.h"
+#include "plan/calibrate.h"
+#include "plan/planner.h"
+#include "train/training_data.h"
+
+using namespace megaslide;
+
+namespace {
+
+struct Options {
+  std::string model, machine = "laptop-2core", run, out, trace;
+  std::vector<std::string> sets;
+  int64_t num_frames = 0, width = 0, height = 0;
+  bool calibrate = false;
+};
+
+int measure(Tool& tool, const Options& o) {
+  if (o.out.empty()) throw usage_error("--calibrate needs -o machine.yaml");
+  CalibrationOptions c;
+  c.threads = tool.flags.threads;
+  c.scratch_dir = parent_directory(o.out);
+  if (!o.model.empty()) {
+    const ModelConfig m = model_config_of(o.model);
+    c.rows = latent_grid(m, m.num_frames, m.width, m.height, 1).rows();
+    c.dim = m.dim, c.ffn_dim = m.ffn_dim, c.heads = m.heads;
+  }
+  const MachineConfig machine = calibrate(c, tool.stop);
+  write_file_atomic(o.out, to_yaml(machine));
+  tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":\"{}\"}}", o.out) : o.out);
+  return 0;
+}
+
+PlanRequest request_of(const Options& o) {
+  std::vector<std::string> sets = o.sets;
+  if (!o.model.empty()) sets.push_back("model.path=" + o.model);
+  const RunConfig run = o.run.empty() ? make_run_config(sets) : load_run_config(o.run, sets);
+  if (run.model.path.empty()) throw usage_error("no model given", "--model MODEL, or model.path in the run file");
+  reject_unsupported(run);
+  const MachineConfig machine = load_machine_config(o.machine);
+  const bool own_shape = o.num_frames || o.width || (run.data.cache.empty() && run.data.replay.empty());
+  if (!own_shape) return plan_request(run, machine);
+  return plan_request(run, machine, o.num_frames, o.width, o.height);
+}
+
+int plan(Tool& tool, const Options& o) {
+  PlanRequest request = request_of(o);
+  request.trace = !o.trace.empty();
+  const Plan p = make_plan(request);
+  if (request.trace) write_file_atomic(o.trace, trace_json(p.trace, p.phases, "plan-memory"));
+  tool.write(tool.flags.json ? to_json(p) + "\n" : to_text(p, request));
+  return p.fits() ? 0 : 3;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  const ToolInfo info{.name = "plan-memory",
+                      .summary = "Predicts memory, disk and time of a training run by running its schedule on a simulated device.",
+                      .examples = {"plan-memory --model tiny", "plan-memory --run run.yaml --set stream.device_budget=2GiB",
+                                   "plan-memory --model wan2.1-t2v-14b --machine h200-1.5tb --num-frames 81 --size 832x480",
+                                   "plan-memory --calibrate -o machine.yaml"},
+                      .flags = kThreadsFlag | kGracefulStop};
+  return run_tool(argc, argv, info, [&](CLI::App& app) {
+    app.add_option("--model", o.model, "Model directory, foreign checkpoint, preset or model.yaml")->group("Input");
+    app.add_option("--machine", o.machine, "Machine file or name")->group("Input");
+    app.add_option("--run", o.run, "run.yaml of the run")->group("Input");
+    app.add_option("--set", o.sets, "KEY=VALUE over the run file; may be given several times")->group("Input")->allow_extra_args(false);
+    add_integer(app, "--num-frames", o.num_frames, 1, 1 << 20, "Frames of a clip, 4k + 1")->group("Input");
+    add_size(app, "--size", o.width, o.height, "Width and height of a clip")->group("Input");
+    app.add_option("--trace", o.trace, "Write the predicted timeline for Perfetto")->group("Output");
+    app.add_flag("--calibrate", o.calibrate, "Instead: measure this machine, at the sizes of --model")->group("Instead");
+    app.add_option("-o,--output", o.out, "With --calibrate: the machine file")->group("Output");
+  }, [&](Tool& tool) { return o.calibrate ? measure(tool, o) : plan(tool, o); });
+}

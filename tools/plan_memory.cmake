@@ -1,0 +1,1 @@
+ms_tool(plan-memory DEPS ms_plan)
