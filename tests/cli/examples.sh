@@ -23,7 +23,7 @@ need() {
     cache)
       need clips
       need model
-      encode-clips clips -o cache --model model -q >/dev/null
+      encode-clips clips -o cache --model model --size 64x64 --num-frames 17 -q >/dev/null
       ;;
     run.yaml)
       cat >run.yaml <<'YAML'

@@ -162,7 +162,7 @@ std::string read_text_argument(const std::string& path, int64_t limit) {
 int run_tool(int argc, char** argv, const ToolInfo& info, const std::function<void(CLI::App&)>& setup,
              const std::function<int(Tool&)>& body) {
   secure_standard_streams();
-  ignore_sigpipe();
+  ignore_write_signals();
   set_message_name(info.name);
   const int status = guarded_run(argc, argv, info, setup, body);
   set_status_line("");

@@ -28,7 +28,10 @@ void on_stop_signal(int signal) {
 
 }  // namespace
 
-void ignore_sigpipe() { std::signal(SIGPIPE, SIG_IGN); }
+void ignore_write_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
 
 StopToken catch_stop_signals(bool quiet) {
   speak = !quiet;

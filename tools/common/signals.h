@@ -4,7 +4,8 @@
 
 namespace megaslide {
 
-void ignore_sigpipe();
+// Writing to a closed pipe, or past a limit on file sizes, is an error of the write and no signal.
+void ignore_write_signals();
 
 // From here on the first INT or TERM only sets the token (and says so on standard error unless `quiet`). Installed
 // even where INT was ignored, as a shell does for background jobs: `kill -INT` must reach a run.
