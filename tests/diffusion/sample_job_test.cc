@@ -1,0 +1,172 @@
+// sample-video's runs with a small random model: files, names, seeds, forms of output.
+#include "diffusion/sample_job.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/safetensors.h"
+#include "model/init_model.h"
+
+namespace megaslide {
+namespace {
+namespace fs = std::filesystem;
+
+class SampleJobs : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = (fs::temp_directory_path() / fmt::format("megaslide-jobs-{}", getpid())).string();
+    fs::create_directories(folder_);
+    ModelConfig c;
+    c.name = "small";
+    c.dim = 24;
+    c.heads = 2;
+    c.ffn_dim = 32;
+    c.layers = 2;
+    c.text_dim = 8;
+    c.text_len = 6;
+    c.attention.dsa.groups = 2;
+    c.codec = CodecKind::kHaar;
+    c.text_encoder = TextEncoderKind::kHashedNgram;
+    c.num_frames = 5;
+    c.height = 16;
+    c.width = 24;
+    c.steps = 2;
+    c.flow_shift = 3;
+    c.guidance_scale = 2;
+    ThreadPool pool(1);
+    init_model_directory(folder_ + "/model", c, 1, DType::kF32, false, pool);
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  static SampleJob job(std::vector<std::string> prompts, const std::string& out) {
+    SampleJob j;
+    j.model = folder_ + "/model";
+    j.prompts = std::move(prompts);
+    if (!out.empty()) j.out = folder_ + "/" + out;
+    return j;
+  }
+  static std::string bytes(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  static std::vector<float> latents(const std::string& path) {
+    const auto file = SafetensorsFile::open(path);
+    const HostTensor t = HostTensor::f32_from(file.view("latents"));
+    return {t.f32(), t.f32() + t.elements()};
+  }
+  static inline std::string folder_;
+};
+
+TEST_F(SampleJobs, EveryFormOfOutput) {
+  for (const std::string name : {"a.mp4", "a.webm", "a.gif", "frames"}) {
+    const auto report = run_sample_job(job({"a dog"}, name), {});
+    ASSERT_EQ(report.videos.size(), 1u);
+    const auto video = open_video(report.videos[0].path);
+    Picture picture;
+    double time;
+    int64_t frames = 0;
+    while (video->next(picture, time)) ++frames;
+    EXPECT_EQ(frames, 5) << name;
+    EXPECT_EQ(picture.width, 24) << name;
+    EXPECT_EQ(picture.height, 16) << name;
+  }
+  run_sample_job(job({"a dog"}, "a.safetensors"), {});
+  const auto file = SafetensorsFile::open(folder_ + "/a.safetensors");
+  EXPECT_EQ(file.view("video").shape, (Shape{1, 3, 5, 16, 24}));
+}
+
+TEST_F(SampleJobs, AVideoIsAFunctionOfPromptAndSeed) {
+  SampleJob all = job({"a cat", "a dog", "A dog", "a dog"}, "all");
+  all.latents_out = folder_ + "/all.safetensors";
+  all.contact_sheet = folder_ + "/sheets/all.png";
+  all.seed = 7;
+  const auto report = run_sample_job(all, {});
+  ASSERT_EQ(report.videos.size(), 4u);
+  std::set<std::string> paths;
+  for (const auto& v : report.videos) {
+    EXPECT_TRUE(fs::is_regular_file(v.path)) << v.path;
+    paths.insert(v.path);
+  }
+  EXPECT_EQ(paths.size(), 4u);
+  EXPECT_EQ(report.videos[3].seed, 8u);  // the second "a dog"
+  EXPECT_NE(bytes(folder_ + "/all/manifest.json").find("\"prompt\": \"A dog\""), std::string::npos);
+  EXPECT_GT(read_png(all.contact_sheet).height, 4 * 16);
+
+  const auto together = latents(all.latents_out);
+  const size_t n = together.size() / 4;
+  for (const auto& [seed, place] : {std::pair<uint64_t, size_t>{7, 1}, {8, 3}}) {
+    SampleJob alone = job({"a dog"}, "");
+    alone.latents_out = folder_ + "/alone.safetensors";
+    alone.seed = seed;
+    alone.threads = 3;
+    run_sample_job(alone, {});
+    const auto one = latents(alone.latents_out);
+    ASSERT_EQ(one.size(), n);
+    EXPECT_EQ(std::memcmp(one.data(), together.data() + place * n, n * 4), 0);
+  }
+}
+
+TEST_F(SampleJobs, LatentsDecodeToTheSameVideo) {
+  SampleJob first = job({"a dog"}, "direct.gif");
+  first.latents_out = folder_ + "/l.safetensors";
+  run_sample_job(first, {});
+  SampleJob second = job({}, "decoded.gif");
+  second.decode = folder_ + "/l.safetensors";
+  run_sample_job(second, {});
+  EXPECT_EQ(bytes(folder_ + "/direct.gif"), bytes(folder_ + "/decoded.gif"));
+}
+
+TEST_F(SampleJobs, Refusals) {
+  const auto refused = [](const SampleJob& j, const std::string& part) {
+    try {
+      run_sample_job(j, {});
+      ADD_FAILURE() << "accepted; expected '" << part << "'";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  refused(job({"a", "b"}, "two.mp4"), "2 prompts need a folder");
+  refused(job({"a\xFF"}, "x.mp4"), "not UTF-8");
+  refused(job({"a"}, "x.mkv"), "use .mp4, .webm, .gif");
+  SampleJob j = job({"a"}, "x.mp4");
+  j.model = "tiny";
+  refused(j, "no such model");
+  std::ofstream(folder_ + "/plain") << "x";
+  refused(job({"a"}, "plain/x.mp4"), "is not a folder");
+  j = job({"a"}, "x.mp4");
+  j.decode = folder_ + "/nothing.safetensors";
+  refused(j, "--decode samples nothing");
+  j = job({"a"}, "x.mp4");
+  j.width = 20;
+  refused(j, "use 16 or 24");
+  j = job({}, "x.mp4");
+  j.text_embeds = folder_ + "/model/embed.safetensors";
+  refused(j, "negative_prompt_embeds");
+}
+
+TEST_F(SampleJobs, AnUnusedNegativePromptIsReported) {
+  std::string warnings;
+  const auto before = set_log_sink([&](LogLevel level, const std::string& text) { if (level == LogLevel::kWarning) warnings += text; });
+  SampleJob j = job({"a"}, "n.gif");
+  j.guidance_scale = 1;
+  run_sample_job(j, {});
+  EXPECT_EQ(warnings, "");
+  j.negative_prompt = "blurred";
+  run_sample_job(j, {});
+  set_log_sink(before);
+  EXPECT_NE(warnings.find("negative prompt is not used"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace megaslide
