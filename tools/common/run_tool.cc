@@ -86,7 +86,6 @@ int parse_and_run(int argc, char** argv, const ToolInfo& info, const std::functi
   int64_t threads = 1;
   uint64_t seed = 0;
   CLI::App app(info.summary, info.name);
-  app.get_formatter()->column_width(28);
   setup(app);
   add_common_flags(app, info, tool.flags, progress, threads, seed);
   try {
