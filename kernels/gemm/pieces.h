@@ -7,8 +7,8 @@ namespace megaslide::gemm {
 
 inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// Equal steps of at most about `target`, multiples of `unit` but for the last, an even number of them where there is
-// more than one (two threads, four, … end together).
+// The step that cuts n into equal parts no larger than about `target`: a multiple of `unit`, and an even number of parts,
+// so that two threads end together.
 inline int64_t balanced_step(int64_t n, int64_t target, int64_t unit) {
   if (n <= target) return std::max<int64_t>(n, 1);
   const int64_t steps = round_up((n + target - 1) / target, 2);
