@@ -50,7 +50,7 @@ class AttentionLiteralQuery {
     for (size_t i = 0; i < keys_.size(); ++i) {
       T dp = 0;
       for (int64_t c = 0; c < d_; ++c) dp += static_cast<T>(dout[c]) * value(i, c);
-      const T ds = A::round(p_[i] * (A::round(dp) - big_d)) * scale_;
+      const T ds = keys_.size() == 1 ? T{0} : A::round(p_[i] * (A::round(dp) - big_d)) * scale_;  // P = 1, exactly
       for (int64_t c = 0; c < d_; ++c) {
         dq[c] += ds * key(i, c);
         dk[keys_[i] * stride_ + c] += static_cast<Acc>(ds * widen_to<T>(q_[c]));

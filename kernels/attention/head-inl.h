@@ -142,11 +142,12 @@ struct BackwardScratch {
   float *k, *v, *q, *qt, *dout, *dout_t, *dqt, *p, *ds, *dot, *lse, *live;
 };
 
-// p (scores in) and ds (dO·V in) become P and scale·dS, both (keys,16).
+// p (scores in) and ds (dO·V in) become P and scale·dS, both (keys,16). With only one key at all P is 1 whatever the
+// score: dP − D is rounding noise, dS is 0.
 inline HWY_NOINLINE void SoftmaxGradient(float* HWY_RESTRICT p, float* HWY_RESTRICT ds, int64_t keys, float scale,
-                                         const float* dot, const float* lse, const float* live) {
+                                         const float* dot, const float* lse, const float* live, bool only_key) {
   const BlockTag d;
-  const auto scale_v = hn::Set(d, scale);
+  const auto scale_v = hn::Set(d, scale), ds_scale = only_key ? hn::Zero(d) : scale_v;
   for (int v = 0; v < kVecs; ++v) {
     const int64_t lane = v * kLanes;
     const auto dot_v = hn::Load(d, dot + lane), lse_v = hn::Load(d, lse + lane), live_v = hn::Load(d, live + lane);
@@ -155,7 +156,7 @@ inline HWY_NOINLINE void SoftmaxGradient(float* HWY_RESTRICT p, float* HWY_RESTR
       const auto x = hn::Sub(hn::Mul(hn::Load(d, p + at), scale_v), lse_v);
       const auto prob = hn::Mul(ExpKeepNan(d, x), live_v);
       hn::Store(prob, d, p + at);
-      hn::Store(hn::Mul(hn::Mul(prob, hn::Sub(hn::Load(d, ds + at), dot_v)), scale_v), d, ds + at);
+      hn::Store(hn::Mul(hn::Mul(prob, hn::Sub(hn::Load(d, ds + at), dot_v)), ds_scale), d, ds + at);
     }
   }
 }
@@ -197,7 +198,7 @@ void BackwardHead(const HeadInput<T>& in, const HeadGradient& g) {
         const int64_t at = i * kBlock * d, row = i * kBlock;
         DotKeys(x.p, k, stride, keys, x.qt + at, d);
         DotKeys(x.ds, v, stride, keys, x.dout_t + at, d);
-        SoftmaxGradient(x.p, x.ds, keys, in.scale, x.dot + row, x.lse + row, x.live + row);
+        SoftmaxGradient(x.p, x.ds, keys, in.scale, x.dot + row, x.lse + row, x.live + row, in.keys == 1);
         WeighRows(x.dqt + at, k, stride, keys, x.ds, d);
         AddOuter(g.dk + key * in.k_stride, in.k_stride, keys, x.ds, x.q + at, d, d);
         AddOuter(g.dv + key * in.k_stride, in.k_stride, keys, x.p, x.dout + at, d, d);

@@ -110,7 +110,7 @@ void Gradient(const AttentionGradientArgs& a, float* p, float* ds, int64_t b, in
   Keys<T>(v, a.v, s, x, v_buffer);
   DotKeys(p + x.matrix, k, stride, s.keys, qt, d);
   DotKeys(ds + x.matrix, v, stride, s.keys, dout_t, d);
-  SoftmaxGradient(p + x.matrix, ds + x.matrix, s.keys, s.scale, dot, lse, live);
+  SoftmaxGradient(p + x.matrix, ds + x.matrix, s.keys, s.scale, dot, lse, live, s.keys == 1);
   Fill0(dqt, kBlock * d);
   WeighRows(dqt, k, stride, s.keys, ds + x.matrix, d);
   for (int64_t i = x.begin; i < x.end; ++i)

@@ -59,7 +59,7 @@ class DsaLiteralQuery {
       T dp = 0;
       for (int64_t c = 0; c < d_; ++c) dp += static_cast<T>(dout[c]) * at(v_, i * d_ + c);
       dp = A::round(dp);
-      const T ds = A::round(at(p_, i) * (dp - big_d)) * static_cast<T>(s_.scale);
+      const T ds = samples() == 1 ? T{0} : A::round(at(p_, i) * (dp - big_d)) * static_cast<T>(s_.scale);  // P = 1, exactly
       for (int64_t c = 0; c < d_; ++c) dq[c] += ds * at(k_, i * d_ + c);
       scatter(i, ds, q_.data(), dk);
       scatter(i, at(p_, i), dout, dv);

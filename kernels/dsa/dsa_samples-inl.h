@@ -262,6 +262,8 @@ bool SampleGradientsOf(const DsaBlock& b, const DsaPlaces& places, float scale, 
   const BlockTag d;
   const BlockIndexTag di;
   const auto scale_v = hn::Set(d, scale);
+  // One sample: P is 1 whatever the score, dP − D is rounding noise and dS is 0.
+  const auto ds_scale = b.slots > 1 ? scale_v : hn::Zero(d);
   auto zero = hn::Zero(d);
   for (int64_t j = 0; j < b.slots; ++j)
     for (int v = 0; v < kVecs; ++v) {
@@ -272,7 +274,7 @@ bool SampleGradientsOf(const DsaBlock& b, const DsaPlaces& places, float scale, 
       const auto s = hn::Mul(a.Value(f.t, f.h, f.w), scale_v), dp = bm.Value(f.t, f.h, f.w);
       zero = hn::MulAdd(hn::Add(s, dp), hn::Zero(d), zero);
       const auto p = hn::Mul(hn::Exp(d, hn::Sub(s, hn::Load(d, stats.lse + lane))), hn::Load(d, stats.live + lane));
-      const auto ds = hn::Mul(hn::Mul(p, hn::Sub(dp, hn::Load(d, stats.dot + lane))), scale_v);
+      const auto ds = hn::Mul(hn::Mul(p, hn::Sub(dp, hn::Load(d, stats.dot + lane))), ds_scale);
       zero = hn::MulAdd(hn::Add(p, ds), hn::Zero(d), zero);
       for (int t = 0; t < Corners<kT>::kPlanes; ++t)
         for (int i = 0; i < 4; ++i)

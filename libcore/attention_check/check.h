@@ -25,6 +25,9 @@ std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream);
 std::string to_json_line(const KernelCheck& check);
 
 // ‖a − b‖ / ‖b‖, and ‖a‖ where b is zero. Infinity where a value is not finite or the sizes differ.
-double relative_error(const std::vector<double>& a, const std::vector<float>& b);
+template <class T>  // float or double
+double relative_error(const std::vector<double>& a, const std::vector<T>& b);
+extern template double relative_error(const std::vector<double>&, const std::vector<float>&);
+extern template double relative_error(const std::vector<double>&, const std::vector<double>&);
 
 }  // namespace megaslide
