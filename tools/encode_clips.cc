@@ -74,8 +74,7 @@ int main(int argc, char** argv) {
       encode_tensor_file(o.tensor, o.out, model, pool);
       return 0;
     }
-    const std::string json = encode_texts(o.texts, o.out, model);
-    if (tool.flags.json || o.out.empty()) tool.write(json + "\n");
+    if (const std::string json = encode_texts(o.texts, o.out, model); tool.flags.json || o.out.empty()) tool.write(json + "\n");
     return 0;
   });
 }

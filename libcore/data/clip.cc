@@ -5,27 +5,18 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include <nlohmann/json.hpp>
-#include <openssl/evp.h>
 
 #include "base/error.h"
+#include "base/md5.h"
 #include "data/resize.h"
 #include "io/json.h"
 #include "io/video.h"
 
 namespace megaslide {
 namespace {
-
-std::string md5_hex(const std::vector<uint8_t>& bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_md5(), nullptr) != 1)
-    throw Error("MD5 is not available in this OpenSSL", "leave --frame-md5 out");
-  std::string out;
-  for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
-}
 
 // Without "FILE: " in front: the report names the clip already.
 std::string without_path(const Error& e, const std::string& file) {
@@ -80,7 +71,7 @@ class Loader {
     try {
       while (reader.next(picture, time)) {
         if (facts().frames_decoded++ > 0) emit(retimer.until(time));
-        if (with_md5_) clip_.md5.push_back(md5_hex(picture.rgb));
+        if (with_md5_) clip_.md5.push_back(md5_hex(std::as_bytes(std::span(picture.rgb))));
         if (static_cast<int64_t>(frames_.size()) < most_) current_ = scaled(picture);
       }
     } catch (const Error& e) {

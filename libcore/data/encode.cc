@@ -93,6 +93,8 @@ class Run {
     std::error_code failure;
     fs::create_directories(options_.cache + "/clips", failure);
     if (failure) throw Error(fmt::format("{}: cannot make the cache folder: {}", options_.cache, failure.message()), "choose a folder that can be written");
+    if (!options_.pictures.empty()) fs::create_directories(options_.pictures, failure);
+    if (failure) throw Error(fmt::format("{}: cannot make the folder: {}", options_.pictures, failure.message()), "choose a folder that can be written");
     for (const auto& e : fs::directory_iterator(options_.cache + "/clips", failure)) {
       const std::string stem = e.path().stem().string();
       if (e.path().extension() != ".safetensors" || stem.size() < kLatentDigits + kTextDigits + 2) continue;
@@ -144,7 +146,7 @@ class Run {
     const Shape& s = loaded.video.shape();
     const int64_t plane = s[2] * s[3];
     w.report.pictures = options_.pictures + "/" + w.cached.key;
-    const auto writer = create_video(w.report.pictures, s[3], s[2], loaded.facts.used_fps);
+    const auto writer = create_video(w.report.pictures, s[3], s[2], loaded.facts.used_fps > 0 ? loaded.facts.used_fps : kUnknownRate);
     for (int64_t t = 0; t < s[1]; ++t)
       writer->write(picture_from_planes(loaded.video.f32() + t * plane, s[1] * plane, s[3], s[2]));
     writer->close();

@@ -4,11 +4,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/md5.h"
 #include "data/cache.h"
 #include "data/encode.h"
 #include "data/report.h"
@@ -213,6 +215,23 @@ TEST_F(Encode, FrameMd5IsOfTheDecodedPictures) {
   EXPECT_EQ(encode_dataset(o, small_model(), pool).clips[0].md5, r.clips[0].md5);
 }
 
+TEST_F(Encode, PicturesAreWhatWasEncoded) {
+  fs::copy(std::string(MEGASLIDE_TEST_DATA) + "/datasets/mixed", root_ + "/mixed", fs::copy_options::recursive);
+  EncodeOptions o;
+  o.datasets = {root_ + "/mixed"};  // a clip, a frame folder and a still: the last two have no rate
+  o.cache = cache();
+  o.pictures = root_ + "/deep/pictures";
+  o.rule = make_selection_rule(small_model(), 0, 0, 9, 0);
+  ThreadPool pool(2);
+  const EncodeReport r = encode_dataset(o, small_model(), pool);
+  ASSERT_EQ(r.kept, 3);
+  for (const ClipReport& c : r.clips) {
+    const auto pictures = frame_folder_pictures(c.pictures);
+    ASSERT_EQ(static_cast<int64_t>(pictures.size()), c.facts.frames_used) << c.path;
+    EXPECT_EQ(read_png(pictures[0]).width, c.facts.used_width);
+  }
+}
+
 TEST_F(Encode, HtmlReportStandsAlone) {
   put(clips() + "/tree.txt", "<script>alert(1)</script> & \"more\"");
   EncodeOptions o;
@@ -248,6 +267,12 @@ TEST_F(Encode, CacheIndexIsReadStrictly) {
   broken("}", "");
   put(index, text);
   EXPECT_EQ(LatentCache::open(cache()).size(), 4u);
+}
+
+TEST(Md5, KnownDigests) {  // RFC 1321, A.5
+  const auto of = [](const std::string& s) { return md5_hex(std::as_bytes(std::span(s))); };
+  EXPECT_EQ(of(""), "d41d8cd98f00b204e9800998ecf8427e");
+  EXPECT_EQ(of("message digest"), "f96b697d7cb7938d525a2f31aaf161d0");
 }
 
 TEST(EncodeFiles, TensorAndTexts) {
