@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
     o.seed = tool.flags.seed.value_or(0);
     o.threads = tool.flags.threads;
     o.groups = std::min(o.groups, o.heads);
+    for (const std::string& op : ops) validate_operator(op);
     if (!tool.flags.json) tool.print("{}\n", table_header());
     for (const std::string& op : ops) {
       const BenchRow row = bench_operator(op, o);

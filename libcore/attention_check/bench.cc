@@ -155,13 +155,11 @@ Operator make_operator(const std::string& name, BenchTensors& x, const BenchOpti
     bind_attention(op, x, s, o, stream, dense_attention_forward, dense_attention_backward,
                    std::max(dense_attention_forward_workspace_bytes(s, o.dtype),
                             dense_attention_backward_workspace_bytes(s, o.dtype)));
-  } else if (name == "dense-materialised") {
+  } else {
     const AttentionShape s = dense_shape(o);
     bind_attention(op, x, s, o, stream, dense_materialised_forward, dense_materialised_backward,
                    o.backward ? dense_materialised_backward_workspace_bytes(s, o.dtype)
                               : dense_materialised_forward_workspace_bytes(s, o.dtype));
-  } else {
-    throw usage_error(fmt::format("no operator is called \"{}\"", name), "use dense, dense-materialised, window or dsa");
   }
   o.dtype == DType::kBF16 ? bind_reference<bf16>(op, name, x, o) : bind_reference<float>(op, name, x, o);
   return op;
@@ -240,8 +238,15 @@ void validate(const BenchOptions& o) {
   if (elements > 1e12) throw usage_error("the tensors would have more than 10¹² elements", "use a smaller --grid");
 }
 
+void validate_operator(const std::string& op) {
+  for (const char* known : {"dense", "dense-materialised", "window", "dsa"})
+    if (op == known) return;
+  throw usage_error(fmt::format("no operator is called \"{}\"", op), "use dense, dense-materialised, window or dsa");
+}
+
 BenchRow bench_operator(const std::string& op, const BenchOptions& o) {
   validate(o);
+  validate_operator(op);
   // On a thread of its own: its scratch goes with it, and does not count for the next operator.
   BenchRow row;
   std::exception_ptr failure;

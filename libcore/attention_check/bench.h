@@ -43,7 +43,8 @@ std::array<double, 3> parse_reach(const std::string& text);
 // The shape's and the options' relations. Throws a usage Error.
 void validate(const BenchOptions& o);
 
-// op: dense, dense-materialised, window or dsa.
+// dense, dense-materialised, window or dsa; a usage Error for any other name.
+void validate_operator(const std::string& op);
 BenchRow bench_operator(const std::string& op, const BenchOptions& o);
 
 std::string to_json_line(const BenchRow& row);
