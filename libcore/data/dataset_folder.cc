@@ -94,6 +94,7 @@ void find_caption(DatasetEntry& e, const fs::path& file, std::string& used, cons
   std::error_code ignored;
   if (!fs::is_directory(file, ignored)) text.replace_extension();
   used = text.string() + ".txt";
+  if (!fs::exists(used, ignored) && fs::exists(text.string() + ".TXT", ignored)) used = text.string() + ".TXT";
   if (!fs::exists(used, ignored)) {
     if (!options.allow_empty_captions) e.problem = fmt::format("no caption: {} is missing", fs::path(used).filename().string());
     return;

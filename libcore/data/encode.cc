@@ -188,6 +188,7 @@ class Run {
 
   void write(Work& w, const TensorView& latent) {
     const EncodedText text = text_->encode(w.entry->caption);
+    if (text.cut > 0) log_warning("{}: the caption's last {} words are left out: the model takes {}", w.report.path, text.cut, text.ids.size());
     write_cached_clip(options_.cache, w.cached.key, latent, text.rows.view(),
                       {{"facts", w.report.facts.to_json().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)}, {"format", "pt"}});
     note_shapes(w, latent.shape, text.rows.shape()[0]);
@@ -212,6 +213,16 @@ class Run {
       const int64_t t = shown == 1 ? 0 : i * (frames - 1) / (shown - 1);
       w.report.thumbnails.push_back(picture_from_planes(video.f32() + t * plane, frames * plane, width, height));
     }
+  }
+
+  // Where no clip is left and some were only too short, one line with both lengths.
+  void say_what_would_fit(EncodeReport& out) const {
+    int64_t longest = 0, smallest = 0;
+    for (const ClipReport& c : out.clips) longest = std::max(longest, c.facts.frames_retimed);
+    for (const Bucket& b : options_.rule.buckets)
+      if (b.frames > 0) smallest = smallest == 0 ? b.frames : std::min(smallest, b.frames);
+    if (longest > 0 && longest < smallest)
+      out.warnings.push_back(fmt::format("nothing fits: the longest clip has {} frames, the smallest bucket {}", longest, smallest));
   }
 
   EncodeReport finish(Dataset& dataset) {
@@ -245,6 +256,7 @@ class Run {
       }
       out.clips.push_back(std::move(r));
     }
+    if (index.empty()) say_what_would_fit(out);
     if (!index.empty()) write_cache_index(options_.cache, {codec_->identity(), text_->identity()}, index);
     return out;
   }

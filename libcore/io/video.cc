@@ -79,6 +79,16 @@ Verdict judge_file(const std::string& path) {
   return judge_head(std::move(head));
 }
 
+// Whether a GIF holds delays of zero, which libav shows for 0.1 s, as browsers do.
+bool has_zero_delays(const std::string& path) {
+  constexpr int64_t kMost = int64_t{64} << 20;
+  const std::string bytes = read_file(path, kMost);
+  const std::string extension("\x21\xf9\x04", 3);  // graphic control: flags, delay in 1/100 s, transparent index, 0
+  for (size_t at = bytes.find(extension); at != std::string::npos && at + 8 <= bytes.size(); at = bytes.find(extension, at + 1))
+    if (bytes[at + 4] == 0 && bytes[at + 5] == 0 && bytes[at + 7] == 0) return true;
+  return false;
+}
+
 class ModuleReader final : public VideoReader {
  public:
   explicit ModuleReader(const std::string& path) : path_(path), module_(video_module()) {
@@ -95,6 +105,9 @@ class ModuleReader final : public VideoReader {
     info_.rotation = raw.rotation;
     info_.codec = raw.codec;
     info_.transfer = raw.transfer;
+    std::error_code ignored;
+    if (info_.codec == "gif" && fs::file_size(path, ignored) < (uintmax_t{64} << 20) && has_zero_delays(path))
+      notes_.push_back("pictures without a delay are taken to last 0.1 s");
   }
   ~ModuleReader() override { module_.close(reader_); }
   const VideoInfo& info() const override { return info_; }
@@ -125,7 +138,7 @@ class ModuleReader final : public VideoReader {
   }
 
   std::vector<std::string> warnings() const override {
-    std::vector<std::string> out;
+    std::vector<std::string> out = notes_;
     std::string line;
     for (const char* p = module_.warnings(reader_); *p != 0; ++p) {
       if (*p == '\n') out.push_back(std::exchange(line, {}));
@@ -139,6 +152,7 @@ class ModuleReader final : public VideoReader {
   const MsVideoModule& module_;
   void* reader_ = nullptr;
   VideoInfo info_;
+  std::vector<std::string> notes_;
   int64_t count_ = 0;
   double time_ = 0, length_ = 0;
 };

@@ -146,6 +146,14 @@ TEST(Clip, TooShortAndNoVideo) {
   EXPECT_EQ(load_clip(test_data("video/none.mp4"), rule).facts.reason, "no such file or folder");
 }
 
+TEST(Clip, FrameFoldersAreInNaturalOrder) {
+  const LoadedClip c = load_clip(test_data("datasets/mixed/frames-as-clip"), own_size(8, 9));
+  EXPECT_EQ(stamps_of(c), range(0, 9));  // frame_1, frame_2, … frame_12; without a rate of its own nothing is re-timed
+  EXPECT_EQ(c.facts.frames_decoded, 12);
+  EXPECT_EQ(c.facts.fps, 0);
+  EXPECT_EQ(stamps_of(load_clip(test_data("datasets/mixed/still.jpg"), own_size(8, 9))), (std::vector<int>{99}));
+}
+
 TEST(Clip, FactsSurviveTheCache) {
   const ClipFacts f = load_clip(test_data("video/rot90.mp4"), own_size(8, 9)).facts;
   EXPECT_EQ(ClipFacts::from_json(f.to_json()).to_json(), f.to_json());

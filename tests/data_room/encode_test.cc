@@ -183,6 +183,20 @@ TEST_F(Encode, NothingLeftKeepsTheOldIndex) {
   EXPECT_EQ(LatentCache::open(cache()).size(), 4u);
 }
 
+TEST_F(Encode, NothingFitsSaysWhatWould) {
+  EncodeOptions o;
+  o.datasets = {clips()};
+  o.cache = cache();
+  o.rule = make_selection_rule(small_model(), 64, 64, 0, 0, "49 81", "b");
+  ThreadPool pool(2);
+  const EncodeReport r = encode_dataset(o, small_model(), pool);
+  EXPECT_EQ(r.kept, 0);
+  EXPECT_EQ(r.clips[0].facts.reason, "too short: 33 frames < 49, the smallest bucket");
+  ASSERT_EQ(r.warnings.size(), 1u);
+  EXPECT_EQ(r.warnings[0], "nothing fits: the longest clip has 33 frames, the smallest bucket 49");
+  EXPECT_FALSE(fs::exists(cache() + "/index.json"));
+}
+
 TEST_F(Encode, RepeatedRowsShareTheirFile) {
   put(root_ + "/t.csv", "video,caption\nclips/tree.mp4,a\nclips/tree.mp4,b\nclips/../clips/tree.mp4,a\n");
   EncodeOptions o;

@@ -154,6 +154,9 @@ TEST(Reader, GifDelays) {
   const WholeVideo zero = read_all(test_data("video/zero-delay.gif"));
   EXPECT_EQ(zero.pictures.size(), 12u);
   EXPECT_NEAR(zero.end, 1.2, 1e-6);
+  EXPECT_TRUE(v.warnings.empty());
+  ASSERT_EQ(zero.warnings.size(), 1u);
+  EXPECT_NE(zero.warnings[0].find("0.1 s"), std::string::npos);
 }
 
 TEST(Reader, NamesWhatIsNoVideo) {

@@ -73,6 +73,10 @@ Orientation orientation_of(const int32_t* m) {
 
 void orient(const Orientation& o, const uint8_t* stored, int64_t stride, int64_t w, int64_t h, uint8_t* shown) {
   const int64_t out_w = o.transpose ? h : w, out_h = o.transpose ? w : h;
+  if (!o.transpose && !o.mirror_x && !o.mirror_y) {
+    for (int64_t y = 0; y < h; ++y) std::memcpy(shown + y * w * 3, stored + y * stride, static_cast<size_t>(w * 3));
+    return;
+  }
   for (int64_t y = 0; y < out_h; ++y)
     for (int64_t x = 0; x < out_w; ++x) {
       const int64_t u = o.mirror_x ? out_w - 1 - x : x, v = o.mirror_y ? out_h - 1 - y : y;
