@@ -7,6 +7,7 @@ namespace megaslide {
 namespace {
 constexpr int64_t kParamAlignment = 64;     // elements
 constexpr int64_t kWorkspaceAlignment = 256;  // bytes
+constexpr uintptr_t kDryBase = uintptr_t{1} << 46;
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 }  // namespace
@@ -26,7 +27,8 @@ void* Workspace::take_bytes(int64_t bytes) {
   const int64_t begin = used_;
   used_ += round_up(bytes, kWorkspaceAlignment);
   if (used_ > high_) high_ = used_;
-  if (base_ == nullptr) return nullptr;
+  // Offsets from a null pointer are undefined behaviour: a dry workspace hands out addresses that are no memory.
+  if (base_ == nullptr) return reinterpret_cast<std::byte*>(kDryBase) + begin;
   MS_CHECK(used_ <= capacity_, "workspace of {} bytes is too small: {} are in use", capacity_, used_);
   return base_ + begin;
 }

@@ -44,7 +44,7 @@ struct BatchShape {
 };
 
 // A stack of temporaries in device memory, used by the compute stream alone: what is popped may be reused at once,
-// since the stream runs in order. A dry workspace (base nullptr, capacity 0) only measures.
+// since the stream runs in order. A dry workspace (base nullptr, capacity 0) only measures: what it hands out is no memory.
 class Workspace {
  public:
   Workspace() = default;

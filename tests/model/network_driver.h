@@ -73,6 +73,9 @@ class NetworkDriver {
   std::vector<float> parameter(const std::string& name) const;
   void set_parameter(const std::string& name, const std::vector<float>& values);  // repacks
 
+  // Runs on another stream from here on.
+  void replace_stream(std::unique_ptr<Stream> stream) { stream_ = std::move(stream); }
+
   // High water of the workspace by a dry run on addresses that don't exist.
   static int64_t dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype, DryStream& stream);
   int64_t used_workspace() const { return high_; }
