@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "config/load.h"
 #include "io/open_model.h"
+#include "plan/calibrate.h"
 #include "plan/planner.h"
 #include "train/probe.h"
 #include "train/self_test.h"
@@ -72,15 +73,13 @@ std::string summary_json(const TrainSummary& s) {
 int run_training_mode(Tool& tool, const FinetuneArguments& a) {
   const RunConfig run = complete_config(tool, a);
   if (tool.flags.device == "sim") throw usage_error("--device sim computes nothing", "plan-memory runs the same schedule on sim");
-  const MachineConfig machine = load_machine_config(a.machine.empty() ? "laptop-2core" : a.machine);
-  // Without a machine file of its own only what the run itself limits is refused: memory that is really there is found
-  // out by allocating it.
-  PlanRequest request = plan_request(run, machine);
-  if (a.machine.empty()) request.machine.host_memory = request.machine.device_memory = request.machine.disk_bytes = 0;
-  const Plan plan = make_plan(request);
+  const int threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
+  // Without a machine file the sizes of this machine count, and MFU refers to what its matrix units reach now.
+  const MachineConfig machine = a.machine.empty() ? this_machine(threads) : load_machine_config(a.machine);
+  const Plan plan = make_plan(plan_request(run, machine));
   if (!plan.fits()) throw Error(misfit_text(plan), {}, ErrorKind::kNo);
   TrainerOptions options;
-  options.threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
+  options.threads = threads;
   options.stop = tool.stop;
   options.trace_path = a.trace;
   options.peak_flops = machine.peak_flops;

@@ -131,7 +131,34 @@ double copy_rate(ThreadPool& pool, bool all_threads) {
   return kBytes / seconds;
 }
 
+int64_t physical_memory() {
+  struct sysinfo info {};
+  return sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : 0;
+}
+
 }  // namespace
+
+MachineConfig this_machine(int threads) {
+  MachineConfig c;
+  c.name = "this-machine";
+  c.device = "cpu";
+  c.unified = true;
+  c.threads = threads;
+  c.host_memory = c.device_memory = physical_memory();
+  InlineStream s(threads);
+  constexpr int64_t kSide = 1024;
+  const HostTensor x = noise(DType::kBF16, {kSide, kSide});
+  HostTensor y(DType::kF32, {kSide, kSide}), packed(DType::kU8, {linear_packed_bytes(kSide, kSide, DType::kBF16, PackFor::kForward)});
+  linear_pack(s, packed.data(), x.data(), kSide, kSide, DType::kBF16, PackFor::kForward);
+  double best = 1e30;
+  for (int i = 0; i < 8; ++i) {
+    const auto begin = Clock::now();
+    linear_forward(s, y.f32(), x.data(), packed.data(), nullptr, kSide, kSide, kSide, DType::kBF16);
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  c.peak_flops = 2.0 * kSide * kSide * kSide / best;
+  return c;
+}
 
 MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   MachineConfig c;
@@ -141,9 +168,7 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   c.device = "cpu";
   c.unified = true;
   c.threads = o.threads;
-  struct sysinfo info {};
-  if (sysinfo(&info) == 0) c.host_memory = static_cast<int64_t>(info.totalram) * info.mem_unit;
-  c.device_memory = c.host_memory;
+  c.host_memory = c.device_memory = physical_memory();
   InlineStream s(o.threads);
   Progress progress("calibrate", 8, "measurements");
   const auto next = [&](const char* what) {

@@ -15,6 +15,9 @@ struct CalibrationOptions {
   std::string scratch_dir;  // where the disk is measured; empty: it is not
 };
 
+// Sizes of this machine and the rate of its matrix units, in a tenth of a second; every other rate is not known (0).
+MachineConfig this_machine(int threads);
+
 // About ten seconds. Each figure is the median of repeats.
 MachineConfig calibrate(const CalibrationOptions& options, const StopToken& stop);
 

@@ -1,0 +1,245 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "io/shard.h"
+#include "plan/planner.h"
+#include "train/checkpoint.h"
+#include "train/learning_rate.h"
+#include "train/training_data.h"
+#include "training_fixture.h"
+
+namespace megaslide {
+namespace {
+
+using testing::train;
+using testing::Workplace;
+
+std::string error_of(auto&& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Trainer, ResumedEqualsUninterrupted) {
+  const Workplace w;
+  const std::string expected = train(w.run("whole")).state_hash;
+  train(w.run("parts", {"train.max_train_steps=2"}));
+  const TrainSummary s = train(w.run("parts"), 1);
+  EXPECT_EQ(s.resumed_from, 2);
+  EXPECT_EQ(s.state_hash, expected);
+  EXPECT_EQ(hash_state(ModelDirectory::open(s.checkpoint)), expected) << "shard-weights --hash sees the same state";
+  const TrainSummary again = train(w.run("parts"));
+  EXPECT_EQ(again.state_hash, expected) << "a finished run has nothing left to do";
+  EXPECT_LT(again.last_step, again.first_step);
+}
+
+TEST(Trainer, LossFallsOnEveryKindOfAttention) {
+  for (const AttentionKind kind : {AttentionKind::kDense, AttentionKind::kWindow, AttentionKind::kDsa}) {
+    const Workplace w(kind);
+    const TrainSummary s = train(w.run("out", {"train.max_train_steps=60", "train.timestep_sampling=uniform"}));
+    EXPECT_LT(s.last_loss, 0.9 * s.first_loss) << attention_kind_name(kind);
+  }
+}
+
+TEST(Trainer, AccumulationIsTheMeanOfItsMicrobatches) {
+  // Two microbatches of one clip are one batch of two: the same mean, summed in another order.
+  const Workplace w(AttentionKind::kDense, {{16, 3, 8, 8}});
+  const std::vector<std::string> common{"data.num_repeats=2", "data.caption_dropout_rate=0", "model.compute_dtype=fp32", "optimizer.gradients=fp32",
+                                        "train.max_train_steps=1"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return more;
+  };
+  const TrainSummary batch = train(w.run("batch", with({"data.batch_size=2"})));
+  const TrainSummary parts = train(w.run("parts", with({"data.batch_size=1", "train.gradient_accumulation_steps=2"})));
+  // The noise differs by sample number, so only the order of size can be compared here; equality is GoldenTraining's.
+  EXPECT_NEAR(parts.last_loss, batch.last_loss, 0.3 * batch.last_loss);
+}
+
+TEST(Trainer, ConfigurationChangesAreRefusedWithADiff) {
+  const Workplace w;
+  train(w.run("out", {"train.max_train_steps=2"}));
+  const auto changed = w.run("out", {"optimizer.weight_decay=0.5"});
+  const std::string text = error_of([&] { train(changed); });
+  EXPECT_NE(text.find("optimizer.weight_decay: was 0.01, is 0.5"), std::string::npos) << text;
+  TrainerOptions o;
+  o.allowed_changes = {"optimizer.weight_decay"};
+  EXPECT_EQ(run_training(changed, o).last_step, 6);
+}
+
+TEST(Trainer, FailuresOfTheOutputAreClear) {
+  const Workplace w;
+  train(w.run("out", {"train.max_train_steps=1"}));
+  EXPECT_NE(error_of([&] { train(w.run("out", {"output.resume_from_checkpoint=none"})); }).find("holds checkpoints"), std::string::npos);
+  write_file_atomic(w.folder / "file", "x");
+  EXPECT_NE(error_of([&] { train(w.run("file/out")); }).find("remedy: choose another output.output_dir"), std::string::npos);
+}
+
+TEST(Trainer, NonFiniteStepsLeaveTheStateAlone) {
+  const Workplace w(AttentionKind::kDense);
+  auto run = w.run("out", {"train.stop_after_skipped=3", "output.save_every_n_steps=1"});
+  const std::string path = w.folder / "model/layer-001.safetensors";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(SafetensorsFile::open(path).header_bytes()));
+  const float nan = NAN;
+  file.write(reinterpret_cast<const char*>(&nan), 4);
+  file.close();
+  const std::string text = error_of([&] { train(run); });
+  EXPECT_NE(text.find("3 steps in a row were not finite"), std::string::npos) << text;
+  const auto checkpoints = CheckpointFolder(w.folder / "out").all();
+  ASSERT_EQ(checkpoints.size(), 2u);
+  EXPECT_EQ(hash_state(ModelDirectory::open(checkpoints[0])), hash_state(ModelDirectory::open(checkpoints[1])));
+}
+
+TEST(Trainer, StopFinishesTheStepAndCheckpoints) {
+  const Workplace w;
+  std::atomic<int> flag{0};
+  TrainerOptions o;
+  o.stop = StopToken(&flag);
+  const TrainSummary s = run_training(w.run("out"), o, [&](const StepMetrics& m) { flag = m.step == 2; });
+  EXPECT_TRUE(s.stopped);
+  EXPECT_EQ(s.last_step, 2);
+  EXPECT_NE(s.checkpoint.find("step-00000002"), std::string::npos);
+  EXPECT_EQ(train(w.run("out")).state_hash, train(w.run("whole")).state_hash);
+}
+
+TEST(Trainer, ValidationUsesHeldOutClipsOnly) {
+  const Workplace w;
+  const auto run = w.run("out", {"data.validation_fraction=0.3", "train.validate_every_n_steps=3"});
+  train(run);
+  std::ifstream lines(w.folder / "out/metrics.jsonl");
+  std::string line;
+  int step = 0;
+  while (std::getline(lines, line)) EXPECT_EQ(line.find("validation_loss") != std::string::npos, ++step % 3 == 0) << line;
+  EXPECT_EQ(step, 6);
+  EXPECT_TRUE(std::filesystem::exists(w.folder / "out/loss.svg"));
+}
+
+TEST(TrainingData, EveryClipOnceAnEpochAndPureInTheStep) {
+  const Workplace w;
+  const auto run = w.run("out", {"data.caption_dropout_rate=0"});
+  const auto data = open_training_data(run, w.config);
+  // Three clips of one shape and two of another in batches of two: 2 + 1 batches an epoch.
+  std::multiset<float> captions;
+  int64_t samples = 0;
+  for (int64_t step = 1; step <= 3; ++step) {
+    const HostBatch b = data->batch(step, 0);
+    samples += b.shape.batch;
+    for (int64_t i = 0; i < b.shape.batch; ++i) captions.insert(b.text.f32()[i * b.shape.context_rows * w.config.text_dim]);
+    const HostBatch twin = open_training_data(run, w.config)->batch(step, 0);
+    EXPECT_EQ(std::memcmp(b.latent.data(), twin.latent.data(), static_cast<size_t>(b.latent.bytes())), 0);
+    bool known = false;
+    for (const auto& s : data->shapes()) known = known || s == b.shape;
+    EXPECT_TRUE(known);
+  }
+  EXPECT_EQ(samples, 5);
+  EXPECT_EQ(std::set<float>(captions.begin(), captions.end()).size(), 5u) << "no clip twice, none left out";
+}
+
+TEST(TrainingData, CaptionDropoutDropsItsShare) {
+  const Workplace w(AttentionKind::kDense, {{16, 1, 4, 4}});
+  const auto data = open_training_data(w.run("out", {"data.caption_dropout_rate=0.25", "data.batch_size=1"}), w.config);
+  int dropped = 0;
+  for (int64_t step = 1; step <= 400; ++step) dropped += data->batch(step, 0).text.f32()[0] == 0;
+  // Binomial(400, 1/4): mean 100, deviation 8.7; five deviations either way.
+  EXPECT_GT(dropped, 56);
+  EXPECT_LT(dropped, 144);
+}
+
+TEST(Checkpoints, RotationLatestAndLeftovers) {
+  const Workplace w;
+  train(w.run("out", {"output.save_every_n_steps=1", "output.checkpoints_total_limit=3"}));
+  std::filesystem::create_directories(w.folder / "out/checkpoints/step-00000009.tmp");
+  const CheckpointFolder folder(w.folder / "out");
+  EXPECT_FALSE(std::filesystem::exists(w.folder / "out/checkpoints/step-00000009.tmp"));
+  ASSERT_EQ(folder.all().size(), 3u);
+  EXPECT_EQ(std::filesystem::canonical(w.folder / "out/latest"), std::filesystem::canonical(*folder.latest()));
+  EXPECT_NE(folder.latest()->find("step-00000006"), std::string::npos);
+}
+
+TEST(Checkpoints, OneFlippedBitIsFound) {
+  const Workplace w;
+  const TrainSummary s = train(w.run("out", {"train.max_train_steps=2"}));
+  const std::string path = s.checkpoint + "/layer-001.safetensors";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-5, std::ios::end);
+  const auto at = file.tellg();
+  const char flipped = static_cast<char>(file.get() ^ 4);
+  file.seekp(at);
+  file.put(flipped);
+  file.close();
+  const std::string text = error_of([&] { train(w.run("out")); });
+  EXPECT_NE(text.find("damaged"), std::string::npos) << text;
+  EXPECT_NE(text.find("layer-001.safetensors"), std::string::npos) << text;
+}
+
+TEST(Plan, DevicePeakEqualsTheRunsToTheByte) {
+  for (const AttentionKind kind : {AttentionKind::kDense, AttentionKind::kDsa}) {
+    const Workplace w(kind);
+    for (const char* async : {"true", "false"})
+      for (const char* accumulation : {"1", "3"})
+        for (const char* link : {"shared", "emulated"}) {
+          const auto run = w.run(fmt::format("out-{}-{}-{}", async, accumulation, link),
+                                 {"train.max_train_steps=2", fmt::format("stream.async={}", async), fmt::format("stream.link.kind={}", link),
+                                  fmt::format("train.gradient_accumulation_steps={}", accumulation)});
+          MachineConfig machine;
+          const Plan plan = make_plan(plan_request(run, machine));
+          const TrainSummary s = train(run);
+          EXPECT_EQ(plan.device.peak, s.device_peak_bytes) << attention_kind_name(kind) << async << accumulation << link;
+          EXPECT_EQ(plan.device.weights + plan.device.activations + plan.device.gradients + plan.device.workspace + plan.device.other, plan.device.peak);
+          int64_t stored = 0;
+          for (const auto& f : ModelDirectory::open(s.checkpoint).manifest().files) stored += f.bytes;
+          EXPECT_NEAR(static_cast<double>(plan.disk.checkpoint), static_cast<double>(stored), 64 * 1024) << "headers apart";
+        }
+  }
+}
+
+TEST(Plan, RemediesOfATooSmallBudgetFit) {
+  const Workplace w(AttentionKind::kDense, {{16, 3, 16, 16}, {16, 3, 16, 16}});
+  auto run = w.run("out", {"train.gradient_accumulation_steps=3"});
+  MachineConfig machine;
+  machine.device_memory = int64_t{1} << 34;
+  const int64_t whole = make_plan(plan_request(run, machine)).device.peak;
+  run.stream.device_budget = whole * 2 / 3;
+  const Plan plan = make_plan(plan_request(run, machine));
+  ASSERT_FALSE(plan.fits());
+  ASSERT_GE(plan.remedies.size(), 2u);
+  int applied = 0;
+  for (const auto& remedy : plan.remedies) {
+    if (!remedy.starts_with("--set ")) continue;
+    std::vector<std::string> sets{"train.gradient_accumulation_steps=3", fmt::format("stream.device_budget={}", run.stream.device_budget)};
+    for (size_t at = 0; at != std::string::npos; at = remedy.find("--set ", at + 1)) {
+      const size_t begin = at + 6;
+      sets.push_back(remedy.substr(begin, remedy.find(" --set", begin) - begin));
+    }
+    EXPECT_TRUE(make_plan(plan_request(w.run("out", sets), machine)).fits()) << remedy;
+    ++applied;
+  }
+  EXPECT_GT(applied, 1);
+  EXPECT_NE(error_of([&] { train(run); }).find("out of device memory"), std::string::npos);
+}
+
+TEST(LearningRate, WarmUpAndSchedules) {
+  RunConfig run = make_run_config({"optimizer.learning_rate=1", "optimizer.lr_warmup_steps=10", "train.max_train_steps=110"});
+  EXPECT_DOUBLE_EQ(learning_rate_at(run, 1), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(run, 10), 1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(run, 100), 1);
+  run.optimizer.lr_scheduler = RunConfig::LrScheduler::kCosine;
+  EXPECT_DOUBLE_EQ(learning_rate_at(run, 11), 1);
+  EXPECT_NEAR(learning_rate_at(run, 61), 0.5, 1e-12);
+  run.optimizer.lr_scheduler = RunConfig::LrScheduler::kLinear;
+  EXPECT_NEAR(learning_rate_at(run, 36), 0.75, 1e-12);
+}
+
+}  // namespace
+}  // namespace megaslide
