@@ -23,12 +23,15 @@ int main(int argc, char** argv) {
                                    "eval-vbench compare before.json after.json"},
                       .flags = kThreadsFlag | kSeedFlag | kGracefulStop};
   const auto setup = [&](CLI::App& app) {
-    app.add_option("VIDEO", o.inputs, "Videos, folders with videos, folders of pictures (one video each), or manifests (.json, .jsonl, .csv, .txt)")->group("Input");
+    app.add_option("VIDEO", o.inputs, "Videos, folders with videos, folders of pictures (one video each), or manifests (.json, .jsonl, .csv, .txt)")
+        ->group("Input");
     const auto list = [&](const char* flag, std::vector<std::string>& v, const char* text, const char* type) {
       return app.add_option(flag, v, text)->type_name(type)->allow_extra_args(false);
     };
     list("--dimension", o.dimensions, "Only this dimension; may be given several times. VBench's sixteen, psnr, ssim", "NAME")->group("Input");
-    app.add_option("--prompts", o.prompts, "The suite that the videos should be: VBench_full_info.json or a text with a prompt a line. Names are audited")->group("Input");
+    app.add_option("--prompts", o.prompts,
+                   "The suite that the videos should be: VBench_full_info.json or a text with a prompt a line. Names are audited")
+        ->group("Input");
     add_integer(app, "--samples", o.videos_a_prompt, 1, 1000, "Videos a prompt with --prompts, named PROMPT-0 ...; default 5")->group("Input");
     app.add_flag("--allow-partial", partial, "Exit 0 although videos of --prompts are missing")->group("Input");
     app.add_option("--reference", o.reference, "A video, or a folder with videos of the same names, to compare with: psnr and ssim")->group("Input");
@@ -38,7 +41,9 @@ int main(int argc, char** argv) {
     app.add_option("--name", name, "Their names start with this; default results")->group("Output");
     app.add_option("--html", html, "File for a report with charts and pictures")->group("Output");
     app.add_flag("--clamp", o.clamp, "Cut normalised scores to 0..1; totals then differ from VBench's")->group("Output");
-    list("--fail-under", under, "Exit 3 when the raw score of a dimension, or quality, semantic, total, is lower or withheld; may be given several times", "NAME=X")->group("Output");
+    list("--fail-under", under,
+         "Exit 3 when the raw score of a dimension, or quality, semantic, total, is lower or withheld; may be given several times", "NAME=X")
+        ->group("Output");
     compare = app.add_subcommand("compare", "Paired differences between two sets of scores: --json output, result folders, or videos");
     compare->add_option("A", a, "Results or videos")->required()->group("Input");
     compare->add_option("B", b, "Results or videos")->required()->group("Input");

@@ -1,12 +1,12 @@
 #include "base/svg.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-
-#include <fmt/format.h>
 
 namespace megaslide {
 namespace {
@@ -19,20 +19,26 @@ constexpr double kPi = 3.14159265358979323846;
 int utf8_length(std::string_view text, uint32_t& code) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const uint8_t first = byte(0);
-  const int n = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+  const int n = first < 0x80                    ? 1
+                : first >= 0xC2 && first < 0xE0 ? 2
+                : (first & 0xF0) == 0xE0        ? 3
+                : first >= 0xF0 && first < 0xF5 ? 4
+                                                : 0;
   if (n == 0) return 0;
   code = n == 1 ? first : first & (0xFF >> (n + 1));
   for (int i = 1; i < n; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3F);
   }
-  if ((n == 3 && code < 0x800) || (n == 4 && (code < 0x10000 || code > 0x10FFFF)) || (code >= 0xD800 && code < 0xE000)) return 0;
+  if ((n == 3 && code < 0x800) || (n == 4 && (code < 0x10000 || code > 0x10FFFF)) || (code >= 0xD800 && code < 0xE000))
+    return 0;
   return n;
 }
 
 // A rough text width: what matters is that labels get enough room.
 double text_width(std::string_view text, double size) {
-  const auto letters = std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  const auto letters =
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
   return 0.58 * size * static_cast<double>(letters);
 }
 
@@ -43,18 +49,19 @@ struct TextStyle {
 };
 
 std::string text_at(double x, double y, std::string_view text, const TextStyle& s = {}) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" text-anchor=\"{}\" fill=\"{}\"{}>{}</text>\n", x, y,
-                     s.size, s.anchor, s.color, s.bold ? " font-weight=\"600\"" : "", escape_xml(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" text-anchor=\"{}\" fill=\"{}\"{}>{}</text>\n",
+                     x, y, s.size, s.anchor, s.color, s.bold ? " font-weight=\"600\"" : "", escape_xml(text));
 }
 
 std::string line_from(double x0, double y0, double x1, double y1, std::string_view color, double width = 1) {
-  return fmt::format("<path d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\" stroke=\"{}\" stroke-width=\"{:g}\" fill=\"none\"/>\n", x0, y0, x1,
-                     y1, color, width);
+  return fmt::format("<path d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\" stroke=\"{}\" stroke-width=\"{:g}\" fill=\"none\"/>\n",
+                     x0, y0, x1, y1, color, width);
 }
 
 std::string open_svg(const ChartOptions& o, double width, double height) {
   std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" role=\"img\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "role=\"img\" "
       "font-family=\"{2}\">\n",
       width, height, kFont);
   if (!o.title.empty()) out += fmt::format("<title>{}</title>\n", escape_xml(o.title));
@@ -68,14 +75,16 @@ std::string color_of(const std::string& wanted, size_t index) {
 }
 
 // The legend in rows from y on; returns the y below it.
-double legend(std::string& out, const std::vector<std::pair<std::string, std::string>>& entries, double left, double right, double y) {
+double legend(std::string& out, const std::vector<std::pair<std::string, std::string>>& entries, double left,
+              double right, double y) {
   double x = left;
   bool any = false;
   for (const auto& [name, color] : entries) {
     if (name.empty()) continue;
     const double w = 22 + text_width(name, 12) + 14;
     if (any && x + w > right) x = left, y += 18;
-    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\n", x, y - 6, color);
+    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\n", x, y - 6,
+                       color);
     out += text_at(x + 20, y, name, {.color = kInk});
     x += w, any = true;
   }
@@ -122,7 +131,8 @@ std::vector<double> log_ticks(double low, double high, int count) {
 }
 
 // The axis over the usable values, widened a little, or to the ends that were asked for.
-Axis make_axis(const std::vector<double>& values, bool log, std::optional<double> from, std::optional<double> to, double margin, int count) {
+Axis make_axis(const std::vector<double>& values, bool log, std::optional<double> from, std::optional<double> to,
+               double margin, int count) {
   Axis axis;
   axis.log = log;
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -158,14 +168,17 @@ struct Point {
 
 // Runs of neighbouring usable points, in pixels. Where many fall on one pixel column, each column keeps its first,
 // lowest, highest and last one, so that a million steps stay a small file and no spike is lost.
-std::vector<std::vector<Point>> runs_of(const Series& s, const std::vector<double>& y, const Axis& ax, const Axis& ay, const Frame& f) {
+std::vector<std::vector<Point>> runs_of(const Series& s, const std::vector<double>& y, const Axis& ax, const Axis& ay,
+                                        const Frame& f) {
   std::vector<std::vector<Point>> runs(1);
   const size_t n = s.x.empty() ? y.size() : std::min(s.x.size(), y.size());
   std::vector<Point> column;
   const auto flush = [&] {
     if (column.size() > 4) {
-      const auto [lo, hi] = std::minmax_element(column.begin(), column.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
-      std::array keep{size_t{0}, static_cast<size_t>(lo - column.begin()), static_cast<size_t>(hi - column.begin()), column.size() - 1};
+      const auto [lo, hi] =
+          std::minmax_element(column.begin(), column.end(), [](const Point& a, const Point& b) { return a.y < b.y; });
+      std::array keep{size_t{0}, static_cast<size_t>(lo - column.begin()), static_cast<size_t>(hi - column.begin()),
+                      column.size() - 1};
       std::sort(keep.begin(), keep.end());
       for (size_t i = 0; i < keep.size(); ++i) {
         if (i == 0 || keep[i] != keep[i - 1]) runs.back().push_back(column[keep[i]]);
@@ -199,7 +212,8 @@ std::string path_of(const std::vector<Point>& run) {
   return d;
 }
 
-void draw_band(std::string& out, const Series& s, const Axis& ax, const Axis& ay, const Frame& f, const std::string& color) {
+void draw_band(std::string& out, const Series& s, const Axis& ax, const Axis& ay, const Frame& f,
+               const std::string& color) {
   if (s.low.size() != s.y.size() || s.high.size() != s.y.size() || s.y.empty()) return;
   std::vector<double> low = s.low, high = s.high;
   for (size_t i = 0; i < low.size(); ++i) {
@@ -215,19 +229,22 @@ void draw_band(std::string& out, const Series& s, const Axis& ax, const Axis& ay
 }
 
 // Returns how many points were drawn.
-size_t draw_series(std::string& out, const Series& s, const Axis& ax, const Axis& ay, const Frame& f, const std::string& color, bool markers) {
+size_t draw_series(std::string& out, const Series& s, const Axis& ax, const Axis& ay, const Frame& f,
+                   const std::string& color, bool markers) {
   draw_band(out, s, ax, ay, f, color);
   size_t count = 0;
   for (const auto& run : runs_of(s, s.y, ax, ay, f)) {
     count += run.size();
     if (run.size() > 1) {
-      out += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.75\" stroke-linejoin=\"round\"{}/>\n", path_of(run),
-                         color, s.dashed ? " stroke-dasharray=\"6 4\"" : "");
+      out += fmt::format(
+          "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.75\" stroke-linejoin=\"round\"{}/>\n",
+          path_of(run), color, s.dashed ? " stroke-dasharray=\"6 4\"" : "");
     }
     if (!markers && run.size() > 1) continue;
     for (const Point& p : run) {
-      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}{:.6g}, {:.6g}</title></circle>\n", p.x, p.y,
-                         color, s.name.empty() ? "" : escape_xml(s.name) + ": ", p.data_x, p.data_y);
+      out += fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}{:.6g}, {:.6g}</title></circle>\n", p.x,
+          p.y, color, s.name.empty() ? "" : escape_xml(s.name) + ": ", p.data_x, p.data_y);
     }
   }
   return count;
@@ -251,7 +268,8 @@ void draw_axes(std::string& out, const ChartOptions& o, const Axis& ax, const Ax
 }  // namespace
 
 std::string_view palette_color(size_t index) {
-  constexpr std::array<std::string_view, 8> kPalette{"#0b6bcb", "#d9480f", "#2b8a3e", "#9c36b5", "#c99700", "#0c8599", "#c2255c", "#5c5f66"};
+  constexpr std::array<std::string_view, 8> kPalette{"#0b6bcb", "#d9480f", "#2b8a3e", "#9c36b5",
+                                                     "#c99700", "#0c8599", "#c2255c", "#5c5f66"};
   return kPalette[index % kPalette.size()];
 }
 
@@ -316,29 +334,37 @@ std::string line_chart(const ChartOptions& options, const std::vector<Series>& s
     }
   }
   double top = options.title.empty() ? 18 : 46;
-  if (std::any_of(entries.begin(), entries.end(), [](const auto& e) { return !e.first.empty(); })) top = legend(out, entries, 18, width - 16, top);
+  if (std::any_of(entries.begin(), entries.end(), [](const auto& e) { return !e.first.empty(); }))
+    top = legend(out, entries, 18, width - 16, top);
   if (!options.y_label.empty()) out += text_at(16, top + 4, options.y_label), top += 12;
-  const Axis ay = make_axis(ys, options.log_y, options.y_min, options.y_max, 0.05, std::max(2, static_cast<int>((height - top - 40) / 48)));
+  const Axis ay = make_axis(ys, options.log_y, options.y_min, options.y_max, 0.05,
+                            std::max(2, static_cast<int>((height - top - 40) / 48)));
   double widest = 0;
   for (double t : ay.ticks) widest = std::max(widest, text_width(tick_text(t, ay), 12));
   const double left = 20 + std::max(widest, 20.0);
-  const Axis ax = make_axis(xs, options.log_x, options.x_min, options.x_max, 0, std::max(2, static_cast<int>((width - left) / 90)));
+  const Axis ax =
+      make_axis(xs, options.log_x, options.x_min, options.x_max, 0, std::max(2, static_cast<int>((width - left) / 90)));
   const Frame f{left, top + 6, width - 24, std::max(height - (options.x_label.empty() ? 28 : 48), top + 16)};
   draw_axes(out, options, ax, ay, f);
   // A nested <svg> clips without an id, which must be unique when several charts stand in one page.
-  out += fmt::format("<svg x=\"{0:.1f}\" y=\"{1:.1f}\" width=\"{2:.1f}\" height=\"{3:.1f}\" viewBox=\"{0:.1f} {1:.1f} {2:.1f} {3:.1f}\">\n",
-                     f.left - 4, f.top - 4, f.right - f.left + 8, f.bottom - f.top + 8);
+  out += fmt::format(
+      "<svg x=\"{0:.1f}\" y=\"{1:.1f}\" width=\"{2:.1f}\" height=\"{3:.1f}\" viewBox=\"{0:.1f} {1:.1f} {2:.1f} "
+      "{3:.1f}\">\n",
+      f.left - 4, f.top - 4, f.right - f.left + 8, f.bottom - f.top + 8);
   size_t points = 0;
-  for (size_t i = 0; i < series.size(); ++i) points += draw_series(out, series[i], ax, ay, f, entries[i].second, options.markers);
+  for (size_t i = 0; i < series.size(); ++i)
+    points += draw_series(out, series[i], ax, ay, f, entries[i].second, options.markers);
   out += "</svg>\n";
-  if (points == 0) out += text_at((f.left + f.right) / 2, (f.top + f.bottom) / 2, "no data", {.size = 14, .anchor = "middle"});
+  if (points == 0)
+    out += text_at((f.left + f.right) / 2, (f.top + f.bottom) / 2, "no data", {.size = 14, .anchor = "middle"});
   return out + "</svg>\n";
 }
 
 std::string bar_chart(const ChartOptions& options, const std::vector<Bar>& bars) {
   constexpr double kRow = 26;
   const double width = std::max(options.width, 160), top = options.title.empty() ? 12 : 40;
-  const double height = top + kRow * static_cast<double>(std::max<size_t>(bars.size(), 1)) + (options.x_label.empty() ? 28 : 48);
+  const double height =
+      top + kRow * static_cast<double>(std::max<size_t>(bars.size(), 1)) + (options.x_label.empty() ? 28 : 48);
   std::string out = open_svg(options, width, height);
   std::vector<double> values{0};
   double labels = 0, notes = 0;
@@ -351,8 +377,10 @@ std::string bar_chart(const ChartOptions& options, const std::vector<Bar>& bars)
     }
   }
   const double left = 24 + std::min(labels, width * 0.45);
-  const Frame f{left, top, std::max(left + 40, width - 24 - std::min(notes, width * 0.3)), top + kRow * static_cast<double>(std::max<size_t>(bars.size(), 1))};
-  const Axis ax = make_axis(values, false, options.x_min, options.x_max, 0, std::max(2, static_cast<int>((f.right - f.left) / 90)));
+  const Frame f{left, top, std::max(left + 40, width - 24 - std::min(notes, width * 0.3)),
+                top + kRow * static_cast<double>(std::max<size_t>(bars.size(), 1))};
+  const Axis ax =
+      make_axis(values, false, options.x_min, options.x_max, 0, std::max(2, static_cast<int>((f.right - f.left) / 90)));
   for (double t : ax.ticks) {
     const double x = f.left + ax.unit(t) * (f.right - f.left);
     out += line_from(x, f.top, x, f.bottom, kGrid) + text_at(x, f.bottom + 16, tick_text(t, ax), {.anchor = "middle"});
@@ -368,8 +396,10 @@ std::string bar_chart(const ChartOptions& options, const std::vector<Bar>& bars)
     }
     const double x0 = std::min(at(0), at(b.value)), x1 = std::max(at(0), at(b.value));
     double end = x1;
-    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"3\" fill=\"{}\"><title>{}: {:.6g}</title></rect>\n", x0,
-                       y + 5, std::max(x1 - x0, 1.0), kRow - 10, color_of(b.color, 0), escape_xml(b.label), b.value);
+    out += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"3\" fill=\"{}\"><title>{}: "
+        "{:.6g}</title></rect>\n",
+        x0, y + 5, std::max(x1 - x0, 1.0), kRow - 10, color_of(b.color, 0), escape_xml(b.label), b.value);
     if (b.low && b.high && std::isfinite(*b.low) && std::isfinite(*b.high)) {
       const double a = at(*b.low), z = at(*b.high);
       out += line_from(a, middle, z, middle, kInk, 1.5) + line_from(a, middle - 4, a, middle + 4, kInk, 1.5) +
@@ -380,11 +410,13 @@ std::string bar_chart(const ChartOptions& options, const std::vector<Bar>& bars)
   }
   if (bars.empty()) out += text_at((f.left + f.right) / 2, (f.top + f.bottom) / 2 + 4, "no data", {.anchor = "middle"});
   out += line_from(at(0), f.top, at(0), f.bottom, kAxis);
-  if (!options.x_label.empty()) out += text_at((f.left + f.right) / 2, f.bottom + 38, options.x_label, {.anchor = "middle"});
+  if (!options.x_label.empty())
+    out += text_at((f.left + f.right) / 2, f.bottom + 38, options.x_label, {.anchor = "middle"});
   return out + "</svg>\n";
 }
 
-std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis>& axes, const std::vector<RadarSeries>& series) {
+std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis>& axes,
+                        const std::vector<RadarSeries>& series) {
   const double width = std::max(options.width, 160), height = std::max(options.height, 120);
   std::string out = open_svg(options, width, height);
   std::vector<std::pair<std::string, std::string>> entries;
@@ -393,7 +425,8 @@ std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis
   double labels = 0;
   for (const RadarAxis& a : axes) labels = std::max({labels, text_width(a.label, 12), text_width(a.note, 10)});
   const double cx = width / 2, cy = (top + height) / 2;
-  const double radius = std::max(20.0, std::min((height - top) / 2 - 40, width / 2 - 18 - std::min(labels, width * 0.3)));
+  const double radius =
+      std::max(20.0, std::min((height - top) / 2 - 40, width / 2 - 18 - std::min(labels, width * 0.3)));
   const size_t n = axes.size();
   if (n == 0) return out + text_at(cx, cy, "no data", {.size = 14, .anchor = "middle"}) + "</svg>\n";
   const auto spot = [&](size_t i, double r) {
@@ -412,7 +445,8 @@ std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis
     const Point t = spot(i, 1 + 16 / radius);
     const std::string_view anchor = t.x > cx + 6 ? "start" : t.x < cx - 6 ? "end" : "middle";
     const double y = t.y + (t.y < cy - radius * 0.95 ? -16 : t.y < cy - radius * 0.6 ? -8 : 4);
-    out += text_at(t.x, y, axes[i].label, {.anchor = anchor, .color = kInk}) + text_at(t.x, y + 13, axes[i].note, {.size = 10, .anchor = anchor});
+    out += text_at(t.x, y, axes[i].label, {.anchor = anchor, .color = kInk}) +
+           text_at(t.x, y + 13, axes[i].note, {.size = 10, .anchor = anchor});
   }
   for (size_t k = 0; k < series.size(); ++k) {
     std::vector<Point> all;
@@ -421,13 +455,14 @@ std::string radar_chart(const ChartOptions& options, const std::vector<RadarAxis
       const double v = series[k].values[i];
       if (std::isnan(v)) continue;
       all.push_back(spot(i, std::clamp(v, 0.0, 1.0)));
-      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"><title>{}: {:.4f}</title></circle>\n", all.back().x,
-                          all.back().y, entries[k].second, escape_xml(axes[i].label), v);
+      dots +=
+          fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"><title>{}: {:.4f}</title></circle>\n",
+                      all.back().x, all.back().y, entries[k].second, escape_xml(axes[i].label), v);
     }
     // A polygon only over a full set: across missing axes it would claim values that nobody measured.
     if (all.size() == n && n > 2) {
-      out += fmt::format("<path d=\"{}Z\" fill=\"{}\" fill-opacity=\"0.18\" stroke=\"{}\" stroke-width=\"2\"/>\n", path_of(all), entries[k].second,
-                         entries[k].second);
+      out += fmt::format("<path d=\"{}Z\" fill=\"{}\" fill-opacity=\"0.18\" stroke=\"{}\" stroke-width=\"2\"/>\n",
+                         path_of(all), entries[k].second, entries[k].second);
     } else {
       for (const Point& p : all) out += line_from(cx, cy, p.x, p.y, entries[k].second, 3);
     }

@@ -3,7 +3,8 @@
 //
 // Every function copes with what measurements really hold: no series, series without points, x and y of different
 // length (the shorter counts), NaN and infinite values (a gap in the line), one point, equal values, ranges up to the
-// limits of double, zero or negative values on a log axis (a gap). Text is escaped; bytes that are no UTF-8 become U+FFFD.
+// limits of double, zero or negative values on a log axis (a gap). Text is escaped; bytes that are no UTF-8 become
+// U+FFFD.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,8 +17,8 @@ struct ChartOptions {
   std::string title = {}, x_label = {}, y_label = {};
   int width = 720, height = 360;  // CSS pixels; at least 160 x 120 is used
   bool log_x = false, log_y = false;
-  bool markers = false;              // a dot at each point, with its value as a tooltip; always for lone points
-  bool background = true;            // a white sheet behind the chart
+  bool markers = false;    // a dot at each point, with its value as a tooltip; always for lone points
+  bool background = true;  // a white sheet behind the chart
   std::optional<double> x_min = {}, x_max = {}, y_min = {}, y_max = {};  // fixed ends of an axis; else from the data
 };
 
@@ -25,7 +26,7 @@ struct ChartOptions {
 struct Series {
   std::string name = {};  // in the legend; an empty one is left out
   std::vector<double> x = {}, y = {};
-  std::string color = {};            // "#rrggbb"; empty takes the next of the palette
+  std::string color = {};  // "#rrggbb"; empty takes the next of the palette
   bool dashed = false;
   std::vector<double> low = {}, high = {};  // a shaded band around the line, as long as y, or empty
 };
@@ -51,7 +52,7 @@ struct RadarAxis {
 };
 struct RadarSeries {
   std::string name = {};
-  std::vector<double> values = {};  // one an axis, 0 at the centre, 1 at the rim, cut to that; NaN: the axis has no value
+  std::vector<double> values = {};  // one an axis, cut to 0 (centre) .. 1 (rim); NaN: no value
   std::string color = {};
 };
 

@@ -23,10 +23,12 @@ struct FoldRange {
 
 // Hangul syllables are arithmetic: L + V (+ T).
 constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11A7;
-constexpr uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28, kSyllableCount = kLeadCount * kVowelCount * kTailCount;
+constexpr uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28,
+                   kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
 uint8_t combining_class(char32_t c) {
-  const auto* r = std::upper_bound(std::begin(kCombining), std::end(kCombining), c, [](char32_t v, const CombiningRange& x) { return v < x.first; });
+  const auto* r = std::upper_bound(std::begin(kCombining), std::end(kCombining), c,
+                                   [](char32_t v, const CombiningRange& x) { return v < x.first; });
   if (r == std::begin(kCombining)) return 0;
   --r;
   return c <= r->last ? r->combining : uint8_t{0};
@@ -59,11 +61,14 @@ const std::vector<Composition>& compositions() {
   static const std::vector<Composition> kAll = [] {
     std::vector<Composition> all;
     for (const Decomposition& d : kDecompositions) {
-      if (d.second != 0 && !std::binary_search(std::begin(kCompositionExclusions), std::end(kCompositionExclusions), d.composed)) {
+      if (d.second != 0 &&
+          !std::binary_search(std::begin(kCompositionExclusions), std::end(kCompositionExclusions), d.composed)) {
         all.push_back({d.first, d.second, d.composed});
       }
     }
-    std::sort(all.begin(), all.end(), [](const Composition& a, const Composition& b) { return std::pair(a.first, a.second) < std::pair(b.first, b.second); });
+    std::sort(all.begin(), all.end(), [](const Composition& a, const Composition& b) {
+      return std::pair(a.first, a.second) < std::pair(b.first, b.second);
+    });
     return all;
   }();
   return kAll;
@@ -74,12 +79,14 @@ char32_t compose(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount) {
     return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTailCount;
   }
-  if (a >= kSyllables && a < kSyllables + kSyllableCount && (a - kSyllables) % kTailCount == 0 && b > kTails && b < kTails + kTailCount) {
+  if (a >= kSyllables && a < kSyllables + kSyllableCount && (a - kSyllables) % kTailCount == 0 && b > kTails &&
+      b < kTails + kTailCount) {
     return a + (b - kTails);
   }
   const auto& all = compositions();
-  const auto found = std::lower_bound(all.begin(), all.end(), std::pair(a, b),
-                                      [](const Composition& x, const std::pair<char32_t, char32_t>& v) { return std::pair(x.first, x.second) < v; });
+  const auto found = std::lower_bound(
+      all.begin(), all.end(), std::pair(a, b),
+      [](const Composition& x, const std::pair<char32_t, char32_t>& v) { return std::pair(x.first, x.second) < v; });
   return found != all.end() && found->first == a && found->second == b ? found->composed : 0;
 }
 
@@ -98,7 +105,8 @@ std::u32string decode_utf8(std::string_view text) {
       good = (byte(i + static_cast<size_t>(k)) & 0xC0) == 0x80;
       code = code << 6 | (byte(i + static_cast<size_t>(k)) & 0x3F);
     }
-    good = good && !(n == 3 && code < 0x800) && !(n == 4 && (code < 0x10000 || code > 0x10FFFF)) && !(code >= 0xD800 && code < 0xE000);
+    good = good && !(n == 3 && code < 0x800) && !(n == 4 && (code < 0x10000 || code > 0x10FFFF)) &&
+           !(code >= 0xD800 && code < 0xE000);
     out += good ? code : char32_t{0xFFFD};
     i += good ? static_cast<size_t>(n) : 1;
   }
@@ -156,7 +164,8 @@ std::u32string to_nfc(const std::u32string& text) {
 }
 
 std::string to_nfc(std::string_view text) {
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; })) return std::string(text);
+  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
+    return std::string(text);
   std::string out;
   for (char32_t c : to_nfc(decode_utf8(text))) append_utf8(out, c);
   return out;
@@ -164,7 +173,8 @@ std::string to_nfc(std::string_view text) {
 
 std::u32string fold_case(std::u32string text) {
   for (char32_t& c : text) {
-    const auto* r = std::upper_bound(std::begin(kFolds), std::end(kFolds), c, [](char32_t v, const FoldRange& x) { return v < x.first; });
+    const auto* r = std::upper_bound(std::begin(kFolds), std::end(kFolds), c,
+                                     [](char32_t v, const FoldRange& x) { return v < x.first; });
     if (r == std::begin(kFolds)) continue;
     --r;
     if (c <= r->last && (c - r->first) % r->step == 0) c = static_cast<char32_t>(static_cast<int64_t>(c) + r->distance);

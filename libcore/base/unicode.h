@@ -1,4 +1,5 @@
-// Unicode for comparing names: macOS stores "é" as two characters, most others as one, and some file systems ignore case.
+// Unicode for comparing names: macOS stores "é" as two characters, most others as one, and some file systems ignore
+// case.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,8 +1,8 @@
 #include "eval/alarms.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "eval/pixel_ops.h"
 
@@ -15,8 +15,10 @@ constexpr int kBlackLevel = 25;
 // "3, 4, 9 and 12 more"
 std::string list_frames(const std::vector<int64_t>& frames) {
   constexpr size_t kShown = 8;
-  const std::vector<int64_t> shown(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(std::min(frames.size(), kShown)));
-  return fmt::format("{}{}", fmt::join(shown, ", "), frames.size() > kShown ? fmt::format(" and {} more", frames.size() - kShown) : "");
+  const std::vector<int64_t> shown(frames.begin(),
+                                   frames.begin() + static_cast<std::ptrdiff_t>(std::min(frames.size(), kShown)));
+  return fmt::format("{}{}", fmt::join(shown, ", "),
+                     frames.size() > kShown ? fmt::format(" and {} more", frames.size() - kShown) : "");
 }
 
 int64_t longest_run(const std::vector<int64_t>& frames) {
@@ -44,18 +46,23 @@ std::vector<Alarm> AlarmCollector::finish() const {
   const bool frozen = pairs > 0 && static_cast<double>(still_) >= kStillShare * static_cast<double>(pairs);
   if (frozen) {
     const bool all = static_cast<int64_t>(duplicates_.size()) == pairs;
-    alarms.push_back({"frozen", all ? fmt::format("frozen: all {} frames are equal", frames_)
-                                    : fmt::format("frozen: {} of {} steps change nothing visible", still_, pairs), {}});
+    alarms.push_back({"frozen",
+                      all ? fmt::format("frozen: all {} frames are equal", frames_)
+                          : fmt::format("frozen: {} of {} steps change nothing visible", still_, pairs),
+                      {}});
   }
   if (!black_.empty()) {
     const bool all = static_cast<int64_t>(black_.size()) == frames_;
-    alarms.push_back({"black_frames", all ? fmt::format("black: all {} frames", frames_)
-                                          : fmt::format("black: {} of {} frames ({})", black_.size(), frames_, list_frames(black_)), black_});
+    alarms.push_back({"black_frames",
+                      all ? fmt::format("black: all {} frames", frames_)
+                          : fmt::format("black: {} of {} frames ({})", black_.size(), frames_, list_frames(black_)),
+                      black_});
   }
   if (!frozen && !duplicates_.empty()) {
     alarms.push_back({"duplicate_frames",
-                      fmt::format("duplicates: {} of {} frames repeat the one before, up to {} in a row ({})", duplicates_.size(), frames_,
-                                  longest_run(duplicates_), list_frames(duplicates_)), duplicates_});
+                      fmt::format("duplicates: {} of {} frames repeat the one before, up to {} in a row ({})",
+                                  duplicates_.size(), frames_, longest_run(duplicates_), list_frames(duplicates_)),
+                      duplicates_});
   }
   return alarms;
 }

@@ -9,8 +9,8 @@
 namespace megaslide {
 
 struct Alarm {
-  std::string kind;  // "frozen", "black_frames", "duplicate_frames"
-  std::string text;  // one sentence
+  std::string kind;             // "frozen", "black_frames", "duplicate_frames"
+  std::string text;             // one sentence
   std::vector<int64_t> frames;  // where, ascending; for "frozen" empty
 };
 

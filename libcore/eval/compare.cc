@@ -1,13 +1,13 @@
 #include "eval/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <set>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/unicode.h"
@@ -29,7 +29,8 @@ std::string name_of(const std::string& path) {
   return to_nfc(dot != std::string::npos && is_video_file_name(file) ? file.substr(0, dot) : file);
 }
 
-void add_scores(ScoreSet& set, const std::string& dimension, const std::vector<std::pair<std::string, double>>& videos) {
+void add_scores(ScoreSet& set, const std::string& dimension,
+                const std::vector<std::pair<std::string, double>>& videos) {
   auto& scores = set.scores[dimension];
   std::set<std::string> twice;
   for (const auto& [path, value] : videos) {
@@ -38,7 +39,8 @@ void add_scores(ScoreSet& set, const std::string& dimension, const std::vector<s
   }
   for (const std::string& name : twice) {
     scores.erase(name);
-    set.warnings.push_back(fmt::format("{}: {}: several videos are named \"{}\": left out", set.label, dimension, name));
+    set.warnings.push_back(
+        fmt::format("{}: {}: several videos are named \"{}\": left out", set.label, dimension, name));
   }
 }
 
@@ -56,7 +58,8 @@ void load_json(ScoreSet& set, const std::string& path) {
   }
   for (const auto& [name, d] : dims->items()) {
     const auto videos = d.is_object() ? d.find("videos") : d.end();
-    if (!d.is_object() || videos == d.end() || !videos->is_array()) throw Error(fmt::format("{}: {}: no list of videos", path, name));
+    if (!d.is_object() || videos == d.end() || !videos->is_array())
+      throw Error(fmt::format("{}: {}: no list of videos", path, name));
     std::vector<std::pair<std::string, double>> list;
     for (const auto& v : *videos) {
       if (!v.is_object() || !v.contains("path") || !v["path"].is_string() || !v.contains("value")) {
@@ -79,7 +82,8 @@ std::string results_in(const std::string& folder) {
   }
   if (found.size() > 1) {
     std::sort(found.begin(), found.end());
-    throw usage_error(fmt::format("{}: holds {} results ({}, ...)", folder, found.size(), found[0]), "name one of the files");
+    throw usage_error(fmt::format("{}: holds {} results ({}, ...)", folder, found.size(), found[0]),
+                      "name one of the files");
   }
   if (found.empty()) return "";
   // The file beside it also has psnr and ssim.
@@ -88,7 +92,8 @@ std::string results_in(const std::string& folder) {
   return fs::exists(whole, ec) ? whole : found[0];
 }
 
-PairedDifference pair_up(const std::string& dimension, const std::map<std::string, double>& a, const std::map<std::string, double>& b, uint64_t seed) {
+PairedDifference pair_up(const std::string& dimension, const std::map<std::string, double>& a,
+                         const std::map<std::string, double>& b, uint64_t seed) {
   PairedDifference d;
   d.dimension = dimension;
   std::vector<double> differences, as, bs;
@@ -116,7 +121,9 @@ ScoreSet load_scores(const std::string& path, const EvalOptions& options, StopTo
   ScoreSet set;
   set.label = path;
   std::error_code ec;
-  if (!fs::exists(path, ec)) throw usage_error(fmt::format("{}: no such file or folder", path), "compare takes results (--json output, a result folder) or videos");
+  if (!fs::exists(path, ec))
+    throw usage_error(fmt::format("{}: no such file or folder", path),
+                      "compare takes results (--json output, a result folder) or videos");
   const std::string results = fs::is_directory(path, ec) ? results_in(path) : path.ends_with(".json") ? path : "";
   if (!results.empty()) {
     load_json(set, results);
@@ -145,12 +152,14 @@ Comparison compare_scores(const ScoreSet& a, const ScoreSet& b, uint64_t seed) {
     if (x == a.scores.end() || y == b.scores.end()) continue;
     PairedDifference p = pair_up(name, x->second, y->second, seed);
     if (p.only_a + p.only_b > 0) {
-      c.warnings.push_back(fmt::format("{}: {} videos only in {}, {} only in {}", name, p.only_a, a.label, p.only_b, b.label));
+      c.warnings.push_back(
+          fmt::format("{}: {} videos only in {}, {} only in {}", name, p.only_a, a.label, p.only_b, b.label));
     }
     if (!p.pairs.empty()) c.dimensions.push_back(std::move(p));
   }
   if (c.dimensions.empty()) {
-    throw Error(fmt::format("{} and {} have no video in common", a.label, b.label), "videos are paired by name: \"{prompt}-{index}\" without folder and extension");
+    throw Error(fmt::format("{} and {} have no video in common", a.label, b.label),
+                "videos are paired by name: \"{prompt}-{index}\" without folder and extension");
   }
   return c;
 }
@@ -168,17 +177,23 @@ std::string comparison_json(const Comparison& c) {
     j["pairs"] = std::move(pairs);
     dims[d.dimension] = std::move(j);
   }
-  const Json j{{"a", c.a}, {"b", c.b}, {"dimensions", dims}, {"bootstrap", {{"resamples", 2000}, {"seed", c.seed}}}, {"warnings", c.warnings}};
+  const Json j{{"a", c.a},
+               {"b", c.b},
+               {"dimensions", dims},
+               {"bootstrap", {{"resamples", 2000}, {"seed", c.seed}}},
+               {"warnings", c.warnings}};
   return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string comparison_text(const Comparison& c) {
-  std::string out = fmt::format("A = {}\nB = {}\n\n{:<24} {:>10} {:>10} {:>10}  {:<24} {:>5} {:>7} {:>6} {:>6}\n", c.a, c.b, "dimension", "A", "B", "B - A",
-                                "95% interval", "pairs", "higher", "lower", "equal");
+  std::string out =
+      fmt::format("A = {}\nB = {}\n\n{:<24} {:>10} {:>10} {:>10}  {:<24} {:>5} {:>7} {:>6} {:>6}\n", c.a, c.b,
+                  "dimension", "A", "B", "B - A", "95% interval", "pairs", "higher", "lower", "equal");
   for (const PairedDifference& d : c.dimensions) {
     const std::string interval = d.ci95 ? fmt::format("{:+.6f} .. {:+.6f}", d.ci95->first, d.ci95->second) : "-";
-    out += fmt::format("{:<24} {:>10} {:>10} {:>+10.6f}  {:<24} {:>5} {:>7} {:>6} {:>6}\n", d.dimension, format_score(d.mean_a), format_score(d.mean_b),
-                       d.difference, interval, d.pairs.size(), d.higher, d.lower, d.equal);
+    out += fmt::format("{:<24} {:>10} {:>10} {:>+10.6f}  {:<24} {:>5} {:>7} {:>6} {:>6}\n", d.dimension,
+                       format_score(d.mean_a), format_score(d.mean_b), d.difference, interval, d.pairs.size(), d.higher,
+                       d.lower, d.equal);
   }
   out += "\nPaired by name; bootstrap over pairs. An interval without 0 in it: the difference is more than chance.\n";
   return out;

@@ -24,15 +24,15 @@ ScoreSet load_scores(const std::string& path, const EvalOptions& options, StopTo
 
 struct PairedDifference {
   std::string dimension;
-  double mean_a = 0, mean_b = 0;  // over the pairs
-  double difference = 0;          // mean of b - a
-  std::optional<Interval> ci95;   // paired bootstrap of the difference
+  double mean_a = 0, mean_b = 0;             // over the pairs
+  double difference = 0;                     // mean of b - a
+  std::optional<Interval> ci95;              // paired bootstrap of the difference
   int64_t higher = 0, lower = 0, equal = 0;  // pairs where b is ...
   struct Pair {
     std::string name;
     double a, b;
   };
-  std::vector<Pair> pairs;  // by name
+  std::vector<Pair> pairs;         // by name
   int64_t only_a = 0, only_b = 0;  // videos without a partner
 };
 

@@ -1,8 +1,8 @@
 #include "eval/dimensions.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "config/nearest.h"
@@ -28,11 +28,14 @@ void add_family(Aggregate& a, DimensionFamily family, const std::string& name, s
     }
     sum += d.weight * found->second;
     weights += d.weight;
-    terms += fmt::format("{}{}{:.4f}", terms.empty() ? "" : " + ", d.weight == 1 ? "" : fmt::format("{:g} x ", d.weight), found->second);
+    terms += fmt::format("{}{}{:.4f}", terms.empty() ? "" : " + ",
+                         d.weight == 1 ? "" : fmt::format("{:g} x ", d.weight), found->second);
   }
   if (!absent.empty()) {
-    a.withheld[name] = fmt::format("partial: {}/{} dimensions, absent: {}", of - static_cast<int>(absent.size()), of, fmt::join(absent, ", "));
-    a.arithmetic.push_back(fmt::format("{} withheld (partial: {}/{} dimensions)", name, of - static_cast<int>(absent.size()), of));
+    a.withheld[name] = fmt::format("partial: {}/{} dimensions, absent: {}", of - static_cast<int>(absent.size()), of,
+                                   fmt::join(absent, ", "));
+    a.arithmetic.push_back(
+        fmt::format("{} withheld (partial: {}/{} dimensions)", name, of - static_cast<int>(absent.size()), of));
     return;
   }
   out = sum / weights;
@@ -81,8 +84,9 @@ const Dimension& require_dimension(const std::string& name) {
   for (const std::string& n : names) {
     if (near.empty() && name.size() > 2 && n.find(name) != std::string::npos) near = n;
   }
-  throw usage_error(fmt::format("there is no dimension \"{}\"", name),
-                    near.empty() ? fmt::format("the names are: {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near));
+  throw usage_error(
+      fmt::format("there is no dimension \"{}\"", name),
+      near.empty() ? fmt::format("the names are: {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near));
 }
 
 double normalised_score(const Dimension& d, double raw) { return (raw - d.low) / (d.high - d.low); }
@@ -101,7 +105,8 @@ Aggregate aggregate_scores(const std::map<std::string, double>& raw, bool clamp)
   add_family(a, DimensionFamily::kSemantic, "semantic", a.semantic);
   if (a.quality && a.semantic) {
     a.total = (4 * *a.quality + *a.semantic) / 5;
-    a.arithmetic.push_back(fmt::format("total = (4 x {:.6f} + {:.6f}) / 5 = {:.6f}", *a.quality, *a.semantic, *a.total));
+    a.arithmetic.push_back(
+        fmt::format("total = (4 x {:.6f} + {:.6f}) / 5 = {:.6f}", *a.quality, *a.semantic, *a.total));
   } else {
     a.withheld["total"] = fmt::format("partial: {}/16, total withheld", a.present);
     a.arithmetic.push_back(fmt::format("total withheld (partial: {}/16)", a.present));

@@ -32,7 +32,7 @@ const Dimension& require_dimension(const std::string& name);
 double normalised_score(const Dimension& d, double raw);
 
 struct Aggregate {
-  int present = 0;                  // of the sixteen
+  int present = 0;  // of the sixteen
   std::map<std::string, double> normalised;
   std::optional<double> quality, semantic, total;  // nullopt: withheld
   // "quality", "semantic", "total" -> why, for the withheld ones.
@@ -42,9 +42,9 @@ struct Aggregate {
 };
 
 // quality = sum(weight * normalised) / sum(weight) over its seven, semantic the same over its nine, total =
-// (4 quality + semantic) / 5. A family with an absent dimension is withheld, and the total with it: upstream would count
-// the absent one as raw 0. `clamp` cuts the normalised scores to [0, 1] first (not comparable with published totals).
-// Names outside VBench are ignored. Raw scores must be finite.
+// (4 quality + semantic) / 5. A family with an absent dimension is withheld, and the total with it: upstream would
+// count the absent one as raw 0. `clamp` cuts the normalised scores to [0, 1] first (not comparable with published
+// totals). Names outside VBench are ignored. Raw scores must be finite.
 Aggregate aggregate_scores(const std::map<std::string, double>& raw, bool clamp = false);
 
 }  // namespace megaslide

@@ -10,9 +10,9 @@
 namespace megaslide {
 
 struct DriftCurve {
-  std::vector<int64_t> gaps;        // frames: 1, 2, 3, 4, 6, 8, 12, ... up to 256 or the clip's length
-  std::vector<double> difference;   // mean over i of mean |S_i+gap - S_i| / 255, S the frame shrunk to 64 cells a side
-  std::vector<double> from_first;   // per frame: mean |S_i - S_0| / 255
+  std::vector<int64_t> gaps;       // frames: 1, 2, 3, 4, 6, 8, 12, ... up to 256 or the clip's length
+  std::vector<double> difference;  // mean over i of mean |S_i+gap - S_i| / 255, S the frame shrunk to 64 cells a side
+  std::vector<double> from_first;  // per frame: mean |S_i - S_0| / 255
 };
 
 // Keeps the last 256 shrunk frames (12.6 MB at most), whatever the length of the clip.

@@ -1,11 +1,11 @@
 #include "eval/evaluate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kWorst = 5;
 
-// Which videos are among the worst five of a metric so far: only their thumbnails stay in memory. The final set does not
-// depend on the order of arrival, ties go to the lower index.
+// Which videos are among the worst five of a metric so far: only their thumbnails stay in memory. The final set does
+// not depend on the order of arrival, ties go to the lower index.
 class WorstKeeper {
  public:
   void add(std::vector<EvaluatedVideo>& videos, size_t i) {
@@ -124,7 +124,8 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
   r.raw = mean_of(values);
   r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name);
   std::vector<ScoredVideo> order = r.videos;
-  std::stable_sort(order.begin(), order.end(), [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });
   for (size_t i = 0; i < std::min(kWorst, order.size()); ++i) r.worst.push_back(order[i].video);
   return r;
 }
@@ -146,7 +147,8 @@ DimensionResult from_import(const std::string& name, const ImportedScore& s, uin
 template <class Key>
 std::string mixed(const std::map<Key, size_t>& counts) {
   std::string out;
-  for (const auto& [key, n] : counts) out += fmt::format("{}{} ({} video{})", out.empty() ? "" : ", ", key, n, n == 1 ? "" : "s");
+  for (const auto& [key, n] : counts)
+    out += fmt::format("{}{} ({} video{})", out.empty() ? "" : ", ", key, n, n == 1 ? "" : "s");
   return out;
 }
 
@@ -163,8 +165,11 @@ void warn_mixed(Evaluation& e) {
   const char* advice = "; scores of such a set are no fair mean";
   if (sizes.size() > 1) e.warnings.push_back(fmt::format("mixed sizes: {}{}", mixed(sizes), advice));
   if (rates.size() > 1) e.warnings.push_back(fmt::format("mixed frame rates: {}{}", mixed(rates), advice));
-  if (frames.size() > 1 && frames.size() <= 12) e.warnings.push_back(fmt::format("mixed frame counts: {}{}", mixed(frames), advice));
-  if (frames.size() > 12) e.warnings.push_back(fmt::format("mixed frame counts: {} to {}{}", frames.begin()->first, frames.rbegin()->first, advice));
+  if (frames.size() > 1 && frames.size() <= 12)
+    e.warnings.push_back(fmt::format("mixed frame counts: {}{}", mixed(frames), advice));
+  if (frames.size() > 12)
+    e.warnings.push_back(
+        fmt::format("mixed frame counts: {} to {}{}", frames.begin()->first, frames.rbegin()->first, advice));
 }
 
 void prepare_videos(Evaluation& e) {
@@ -190,18 +195,21 @@ void prepare_videos(Evaluation& e) {
 
 // The dimensions to report: what was asked for, else all of VBench, and psnr and ssim where there are references.
 std::vector<std::string> wanted_dimensions(const Evaluation& e) {
-  const bool references = std::any_of(e.videos.begin(), e.videos.end(), [](const EvaluatedVideo& v) { return !v.item.reference.empty(); });
+  const bool references =
+      std::any_of(e.videos.begin(), e.videos.end(), [](const EvaluatedVideo& v) { return !v.item.reference.empty(); });
   std::vector<std::string> names;
   for (const Dimension& d : dimensions()) {
     const std::string name(d.name);
-    const bool asked = std::find(e.options.dimensions.begin(), e.options.dimensions.end(), name) != e.options.dimensions.end();
-    if (e.options.dimensions.empty() ? d.family != DimensionFamily::kReference || references : asked) names.push_back(name);
+    const bool asked =
+        std::find(e.options.dimensions.begin(), e.options.dimensions.end(), name) != e.options.dimensions.end();
+    if (e.options.dimensions.empty() ? d.family != DimensionFamily::kReference || references : asked)
+      names.push_back(name);
   }
   return names;
 }
 
-void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted, const std::map<std::string, ImportedScore>& imports,
-                      const WeightsReport& weights) {
+void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted,
+                      const std::map<std::string, ImportedScore>& imports, const WeightsReport& weights) {
   for (const Dimension& d : dimensions()) {
     const std::string name(d.name);
     const auto imported = imports.find(name);
@@ -209,12 +217,15 @@ void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted, con
     if (asked && d.missing.empty()) {
       DimensionResult r = collect(e, name);
       if (!r.videos.empty()) {
-        if (imported != imports.end()) e.warnings.push_back(fmt::format("{}: measured here; the imported {:g} is not used", name, imported->second.raw));
+        if (imported != imports.end())
+          e.warnings.push_back(
+              fmt::format("{}: measured here; the imported {:g} is not used", name, imported->second.raw));
         e.dimensions.push_back(std::move(r));
         continue;
       }
       if (imported == imports.end()) {
-        e.withheld[name] = r.skipped.empty() ? "no video of the set belongs to it" : fmt::format("no video has a score: {}", r.skipped[0].reason);
+        e.withheld[name] = r.skipped.empty() ? "no video of the set belongs to it"
+                                             : fmt::format("no video has a score: {}", r.skipped[0].reason);
         continue;
       }
     }
@@ -238,7 +249,8 @@ void finish_totals(Evaluation& e) {
   }
   for (const auto& [name, reason] : e.aggregate.withheld) e.withheld[name] = reason;
   for (const std::string& name : e.aggregate.outside) {
-    e.warnings.push_back(fmt::format("{}: normalised score outside 0..1, {}", name, e.options.clamp ? "clamped" : "not clamped, as upstream"));
+    e.warnings.push_back(fmt::format("{}: normalised score outside 0..1, {}", name,
+                                     e.options.clamp ? "clamped" : "not clamped, as upstream"));
   }
   if (e.options.clamp) e.warnings.push_back("normalised scores are clamped: totals differ from VBench's own");
 }
@@ -309,7 +321,8 @@ std::vector<std::string> failed_thresholds(const Evaluation& e, const std::vecto
     }
     const auto why = e.withheld.find(t.name);
     if (!value) {
-      failed.push_back(fmt::format("{} >= {:g}: withheld{}", t.name, t.least, why == e.withheld.end() ? "" : ": " + why->second));
+      failed.push_back(
+          fmt::format("{} >= {:g}: withheld{}", t.name, t.least, why == e.withheld.end() ? "" : ": " + why->second));
     } else if (!(*value >= t.least)) {
       failed.push_back(fmt::format("{} = {:.6f} is under {:g}", t.name, *value, t.least));
     }
@@ -322,7 +335,8 @@ int finish_evaluation(const Evaluation& e, const std::vector<Threshold>& thresho
     std::vector<std::string> reasons;
     for (const Dimension& d : dimensions()) {
       const auto w = e.withheld.find(std::string(d.name));
-      if (w != e.withheld.end() && (d.missing.empty() || !e.options.dimensions.empty())) reasons.push_back(fmt::format("{}: {}", w->first, w->second));
+      if (w != e.withheld.end() && (d.missing.empty() || !e.options.dimensions.empty()))
+        reasons.push_back(fmt::format("{}: {}", w->first, w->second));
     }
     throw Error(fmt::format("no score could be computed{}{}", reasons.empty() ? "" : ": ", fmt::join(reasons, "; ")));
   }
@@ -332,8 +346,9 @@ int finish_evaluation(const Evaluation& e, const std::vector<Threshold>& thresho
     status = 3;
   }
   if (e.audit && !e.audit->complete() && !allow_partial) {
-    log_warning("the set is not what the prompts ask for: {} of {} videos found, {} extra; --allow-partial accepts that", e.audit->matched, e.audit->expected,
-                e.audit->extra.size() + e.audit->duplicates.size());
+    log_warning(
+        "the set is not what the prompts ask for: {} of {} videos found, {} extra; --allow-partial accepts that",
+        e.audit->matched, e.audit->expected, e.audit->extra.size() + e.audit->duplicates.size());
     status = 3;
   }
   return status;

@@ -21,12 +21,12 @@ struct EvalOptions {
   std::string weights;                  // folder with networks, or empty
   std::string prompts;                  // read_prompts(), or empty: custom mode, no audit
   int64_t videos_a_prompt = 5;
-  std::string reference;                // assign_references(), or empty
-  std::vector<std::string> imports;     // VBench result files with scores of other dimensions
-  bool clamp = false;                   // of normalised scores
-  uint64_t seed = 0;                    // of the bootstrap
+  std::string reference;             // assign_references(), or empty
+  std::vector<std::string> imports;  // VBench result files with scores of other dimensions
+  bool clamp = false;                // of normalised scores
+  uint64_t seed = 0;                 // of the bootstrap
   int threads = 1;
-  bool thumbnails = false;              // keep pictures of the worst videos
+  bool thumbnails = false;  // keep pictures of the worst videos
 };
 
 struct EvaluatedVideo {
@@ -50,11 +50,11 @@ struct DimensionResult {
   double raw = 0;                    // mean over videos; +infinity for psnr of equal videos
   std::optional<double> normalised;  // nullopt for psnr, ssim
   double weight = 0;
-  std::optional<Interval> ci95;      // of raw, bootstrap over videos
-  std::vector<ScoredVideo> videos;   // in the order of Evaluation::videos
+  std::optional<Interval> ci95;     // of raw, bootstrap over videos
+  std::vector<ScoredVideo> videos;  // in the order of Evaluation::videos
   std::vector<SkippedVideo> skipped;
-  std::vector<size_t> worst;         // up to five indices into Evaluation::videos, worst first
-  std::string imported_from;         // the file, for an imported score (then `imported` holds its videos)
+  std::vector<size_t> worst;  // up to five indices into Evaluation::videos, worst first
+  std::string imported_from;  // the file, for an imported score (then `imported` holds its videos)
   std::vector<std::pair<std::string, double>> imported;
   size_t count() const { return imported_from.empty() ? videos.size() : imported.size(); }
 };
@@ -63,19 +63,19 @@ struct Evaluation {
   EvalOptions options;
   std::vector<EvaluatedVideo> videos;
   std::optional<NameAudit> audit;
-  std::vector<DimensionResult> dimensions;      // in the order of dimensions()
+  std::vector<DimensionResult> dimensions;  // in the order of dimensions()
   Aggregate aggregate;
   std::map<std::string, std::string> withheld;  // dimension, quality, semantic, total -> reason
   std::vector<std::string> warnings;
-  std::vector<std::string> ignored;             // files that are no videos
+  std::vector<std::string> ignored;  // files that are no videos
   // Alarms over all videos: kind -> indices of the videos.
   std::map<std::string, std::vector<size_t>> alarms;
 
   const DimensionResult* find(const std::string& name) const;
 };
 
-// Throws Error for wrong options, an unreadable manifest, prompt or import file, and when no input names a video. A video
-// that cannot be read is skipped by name; the result does not depend on the number of threads.
+// Throws Error for wrong options, an unreadable manifest, prompt or import file, and when no input names a video. A
+// video that cannot be read is skipped by name; the result does not depend on the number of threads.
 Evaluation evaluate(const EvalOptions& options, StopToken stop = {});
 
 // A threshold: the raw score of a dimension, or quality, semantic, total.

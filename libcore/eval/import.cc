@@ -1,8 +1,8 @@
 #include "eval/import.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
+
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -37,7 +37,8 @@ ImportedScore score_of(const std::string& name, const Json& v, const std::string
     if (!e.is_object()) continue;
     const auto path = e.find("video_path"), value = e.find("video_results");
     // Detectors store lists or labels here; only the mean counts then.
-    if (path == e.end() || !path->is_string() || value == e.end() || !(value->is_number() || value->is_boolean())) continue;
+    if (path == e.end() || !path->is_string() || value == e.end() || !(value->is_number() || value->is_boolean()))
+      continue;
     s.videos.emplace_back(path->get<std::string>(), number_of(*value, where));
   }
   return s;
@@ -45,7 +46,8 @@ ImportedScore score_of(const std::string& name, const Json& v, const std::string
 
 }  // namespace
 
-std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths, std::vector<std::string>& warnings) {
+std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,
+                                                   std::vector<std::string>& warnings) {
   std::map<std::string, ImportedScore> scores;
   for (const std::string& path : paths) {
     const Json doc = parse_json_file(path);
@@ -61,13 +63,16 @@ std::map<std::string, ImportedScore> import_scores(const std::vector<std::string
       ImportedScore s = score_of(name, value, path);
       if (name == "imaging_quality") {
         if (s.raw > 1) {
-          warnings.push_back(fmt::format("{}: imaging_quality {:g} is on the 0-100 scale of single videos; taken as {:g}", path, s.raw, s.raw / 100));
+          warnings.push_back(
+              fmt::format("{}: imaging_quality {:g} is on the 0-100 scale of single videos; taken as {:g}", path, s.raw,
+                          s.raw / 100));
           s.raw /= 100;
         }
         for (auto& [video, v] : s.videos) v /= 100;
       }
       if (std::fabs(s.raw) > 1 && name != "psnr") {
-        throw Error(fmt::format("{}: {}: {:g} is no raw score, which lies in 0..1", path, name, s.raw), "give the raw scores, not percentages");
+        throw Error(fmt::format("{}: {}: {:g} is no raw score, which lies in 0..1", path, name, s.raw),
+                    "give the raw scores, not percentages");
       }
       if (!scores.emplace(name, std::move(s)).second) {
         throw Error(fmt::format("{}: {} was imported before, from {}", path, name, scores.at(name).file));

@@ -14,8 +14,9 @@ struct ImportedScore {
 };
 
 // {dimension: [score, [{"video_path", "video_results"}, ...]]} or {dimension: score}. An imaging_quality above 1 is
-// divided by 100 (upstream scores single videos 0 to 100), and `warnings` says so. Throws Error for anything else: an unknown
-// dimension, a score that is no finite number, a dimension in two files.
-std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths, std::vector<std::string>& warnings);
+// divided by 100 (upstream scores single videos 0 to 100), and `warnings` says so. Throws Error for anything else: an
+// unknown dimension, a score that is no finite number, a dimension in two files.
+std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,
+                                                   std::vector<std::string>& warnings);
 
 }  // namespace megaslide

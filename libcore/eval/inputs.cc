@@ -1,14 +1,16 @@
 #include "eval/inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
 
-#include <fmt/format.h>
-
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/unicode.h"
+#include "data/caption.h"
 #include "eval/manifest.h"
 #include "io/video.h"
 
@@ -41,6 +43,15 @@ VideoItem item_of(const std::string& path) {
   return item;
 }
 
+// The text beside a clip, as training sets have it: clip.mp4, clip.txt.
+std::string caption_of(const std::string& video) {
+  const std::string path = fs::path(video).replace_extension(".txt").string();
+  constexpr int64_t kMost = int64_t{1} << 20;
+  std::error_code ec;
+  if (!fs::is_regular_file(path, ec) || static_cast<int64_t>(fs::file_size(path, ec)) > kMost) return "";
+  return to_nfc(trim(decode_text(read_file(path, kMost)).text));
+}
+
 void collect_folder(const std::string& folder, int depth, InputSet& out) {
   if (!frame_folder_pictures(folder).empty()) {
     out.items.push_back(item_of(folder));
@@ -55,7 +66,8 @@ void collect_folder(const std::string& folder, int depth, InputSet& out) {
     entries.emplace_back(std::move(name), it->is_directory(unreadable) && !(depth > 0 && it->is_symlink(unreadable)));
   }
   if (ec) throw system_error("list", folder, ec.value());
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
   for (const auto& [name, is_dir] : entries) {
     const std::string path = (fs::path(folder) / name).lexically_normal().string();
     if (is_dir) {
@@ -71,7 +83,8 @@ void collect_folder(const std::string& folder, int depth, InputSet& out) {
 int64_t parse_index(const std::string& text, const std::string& where) {
   int64_t v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc() || end != text.data() + text.size() || v < 0) throw Error(fmt::format("{}: index \"{}\" is no whole number", where, text));
+  if (error != std::errc() || end != text.data() + text.size() || v < 0)
+    throw Error(fmt::format("{}: index \"{}\" is no whole number", where, text));
   return v;
 }
 
@@ -116,7 +129,8 @@ void collect_manifest(const std::string& path, InputSet& out) {
 
 VideoName parse_video_name(const std::string& stem) {
   const size_t dash = stem.rfind('-');
-  if (dash == std::string::npos || dash == 0 || dash + 1 == stem.size() || stem.size() - dash > 10) return {stem, std::nullopt};
+  if (dash == std::string::npos || dash == 0 || dash + 1 == stem.size() || stem.size() - dash > 10)
+    return {stem, std::nullopt};
   int64_t index = 0;
   for (size_t i = dash + 1; i < stem.size(); ++i) {
     if (stem[i] < '0' || stem[i] > '9') return {stem, std::nullopt};
@@ -131,7 +145,8 @@ InputSet collect_inputs(const std::vector<std::string>& inputs) {
     if (is_folder(input)) {
       const size_t before = out.items.size();
       collect_folder(input, 0, out);
-      if (out.items.size() == before) out.warnings.push_back(fmt::format("{}: no videos and no folders of pictures in it", input));
+      if (out.items.size() == before)
+        out.warnings.push_back(fmt::format("{}: no videos and no folders of pictures in it", input));
     } else if (is_manifest_name(input)) {
       collect_manifest(input, out);
     } else {
@@ -165,9 +180,12 @@ std::vector<std::string> assign_references(std::vector<VideoItem>& items, const 
   InputSet set = collect_inputs({reference});
   std::map<std::string, std::string> by_name;
   for (const VideoItem& r : set.items) by_name.emplace(r.name, r.path);
+  for (const VideoItem& r : set.items) {
+    if (const std::string caption = caption_of(r.path); !caption.empty()) by_name.emplace(caption, r.path);
+  }
   for (VideoItem& item : items) {
     if (!item.reference.empty()) continue;
-    // "NAME-0" also finds NAME: samples of a prompt against the one clip they are made after.
+    // "PROMPT-0" also finds PROMPT, by name or by caption: samples against the one clip they are made after.
     auto found = by_name.find(item.name);
     if (found == by_name.end()) found = by_name.find(item.prompt);
     if (found != by_name.end()) {

@@ -8,17 +8,17 @@ namespace megaslide {
 
 struct VideoItem {
   std::string path;
-  std::string name;                // file name without folder and, for a file, without extension; NFC
-  std::string prompt;              // from a manifest, else the name without "-N"
-  std::optional<int64_t> index;    // from a manifest, else N
-  bool stated_prompt = false;      // the manifest states the prompt
-  std::string reference;           // a video to compare with, or empty
+  std::string name;                     // file name without folder and, for a file, without extension; NFC
+  std::string prompt;                   // from a manifest, else the name without "-N"
+  std::optional<int64_t> index;         // from a manifest, else N
+  bool stated_prompt = false;           // the manifest states the prompt
+  std::string reference;                // a video to compare with, or empty
   std::vector<std::string> dimensions;  // that apply to it; empty: all
 };
 
 struct InputSet {
   std::vector<VideoItem> items;
-  std::vector<std::string> ignored;   // files in the folders that are no videos
+  std::vector<std::string> ignored;  // files in the folders that are no videos
   std::vector<std::string> warnings;
 };
 
@@ -41,8 +41,9 @@ struct VideoName {
 };
 VideoName parse_video_name(const std::string& stem);
 
-// Gives every item without one a reference: `reference` itself when it is a video, or the video of the same name in the
-// folder `reference` (NFC; any extension). Returns the items' paths that found none.
+// Gives every item without one a reference: `reference` itself when it is a video, or a video of the folder `reference`:
+// the one of the same name (NFC; any extension), else the one whose name is the item's prompt, else the one whose caption
+// (a .txt beside it) is. Returns the paths of items that found none.
 std::vector<std::string> assign_references(std::vector<VideoItem>& items, const std::string& reference);
 
 }  // namespace megaslide

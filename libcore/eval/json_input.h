@@ -1,8 +1,7 @@
 // JSON files of users: errors name the file and the place.
 #pragma once
-#include <string>
-
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 namespace megaslide {
 

@@ -1,13 +1,14 @@
 #include "eval/manifest.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "data/caption.h"
 #include "data/csv.h"
 #include "eval/json_input.h"
 
@@ -20,13 +21,15 @@ std::string lower_extension(const std::string& path) {
   const size_t dot = path.rfind('.');
   if (dot == std::string::npos || path.find('/', dot) != std::string::npos) return "";
   std::string e = path.substr(dot);
-  std::transform(e.begin(), e.end(), e.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::transform(e.begin(), e.end(), e.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   return e;
 }
 
 std::string standard_key(const std::string& key) {
-  static const std::map<std::string, std::string> kNames{{"video", "path"},   {"file", "path"},        {"video_path", "path"}, {"filename", "path"},
-                                                         {"caption", "prompt"}, {"text", "prompt"}, {"prompt_en", "prompt"}};
+  static const std::map<std::string, std::string> kNames{
+      {"video", "path"},     {"file", "path"},   {"video_path", "path"}, {"filename", "path"},
+      {"caption", "prompt"}, {"text", "prompt"}, {"prompt_en", "prompt"}};
   const auto found = kNames.find(key);
   return found == kNames.end() ? key : found->second;
 }
@@ -66,14 +69,17 @@ void add_json_row(const Json& v, const std::string& where, std::vector<ManifestR
     return;
   }
   if (row.count("path") == 0) {
-    throw Error(fmt::format("{}: has neither \"path\" nor \"video_list\"", where), "for a list of prompts use --prompts and name the folder with the videos");
+    throw Error(fmt::format("{}: has neither \"path\" nor \"video_list\"", where),
+                "for a list of prompts use --prompts and name the folder with the videos");
   }
   rows.push_back(std::move(row));
 }
 
 std::vector<ManifestRow> read_json(const std::string& path) {
   const Json doc = parse_json_file(path);
-  if (!doc.is_array()) throw Error(fmt::format("{}: expected a list of videos", path), "a manifest is a JSON list of paths or of objects with \"path\"");
+  if (!doc.is_array())
+    throw Error(fmt::format("{}: expected a list of videos", path),
+                "a manifest is a JSON list of paths or of objects with \"path\"");
   std::vector<ManifestRow> rows;
   for (size_t i = 0; i < doc.size(); ++i) add_json_row(doc[i], fmt::format("{}: entry {}", path, i), rows);
   return rows;
@@ -106,14 +112,14 @@ std::vector<ManifestRow> read_json_lines(const std::string& path) {
 }
 
 std::vector<ManifestRow> read_csv(const std::string& path) {
-  std::string text;
-  for (const std::string& line : lines_of(read_file(path))) text += line + "\n";
+  const std::string text = decode_text(read_file(path)).text;
   const std::vector<CsvRecord> table = parse_csv(text, guess_separator(text));
   if (table.empty()) throw Error(fmt::format("{}: the file is empty", path));
   std::vector<std::string> keys;
   for (const std::string& k : table[0].fields) keys.push_back(standard_key(k));
   if (std::find(keys.begin(), keys.end(), "path") == keys.end()) {
-    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0].fields, ", ")), "name the column with the videos path, video or file");
+    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0].fields, ", ")),
+                "name the column with the videos path, video or file");
   }
   std::vector<ManifestRow> rows;
   for (size_t r = 1; r < table.size(); ++r) {

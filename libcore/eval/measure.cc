@@ -1,9 +1,9 @@
 #include "eval/measure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 
@@ -36,7 +36,8 @@ class ReferenceTrack {
     }
     if (picture_.width != picture.width || picture_.height != picture.height) {
       reader_.reset();
-      reason_ = fmt::format("n/a: the reference is {}x{}, the video {}x{}", picture_.width, picture_.height, picture.width, picture.height);
+      reason_ = fmt::format("n/a: the reference is {}x{}, the video {}x{}", picture_.width, picture_.height,
+                            picture.width, picture.height);
       return nullptr;
     }
     return &picture_;
@@ -48,7 +49,8 @@ class ReferenceTrack {
     double time = 0;
     bool more = false;
     guarded([&] { more = reader_->next(picture_, time); });
-    if (more) warning_ = fmt::format("the reference is longer than the video: only its first {} frames are compared", frames);
+    if (more)
+      warning_ = fmt::format("the reference is longer than the video: only its first {} frames are compared", frames);
   }
 
   bool wanted() const { return wanted_; }
@@ -104,14 +106,16 @@ void require_whole(const Picture& p, const Picture* previous, int64_t index) {
   MS_CHECK(p.rgb.size() == static_cast<size_t>(3 * p.width * p.height));
   if (p.width < 1 || p.height < 1) throw Error(fmt::format("frame {} is empty", index));
   if (previous != nullptr && (p.width != previous->width || p.height != previous->height)) {
-    throw Error(fmt::format("frame {} is {}x{}, the frames before are {}x{}", index, p.width, p.height, previous->width, previous->height),
+    throw Error(fmt::format("frame {} is {}x{}, the frames before are {}x{}", index, p.width, p.height, previous->width,
+                            previous->height),
                 "bring all frames to one size");
   }
 }
 
 }  // namespace
 
-VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options, ThreadPool& pool) {
+VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options,
+                            ThreadPool& pool) {
   VideoMeasures out;
   std::vector<std::pair<std::string, std::unique_ptr<Metric>>> metrics;
   bool references = false;
@@ -130,7 +134,8 @@ VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference,
     const Picture* before = n > 0 ? &previous : nullptr;
     require_whole(current, before, n);
     const uint64_t difference =
-        before ? sum_abs_difference(current.rgb.data(), before->rgb.data(), static_cast<int64_t>(current.rgb.size())) : 0;
+        before ? sum_abs_difference(current.rgb.data(), before->rgb.data(), static_cast<int64_t>(current.rgb.size()))
+               : 0;
     const FrameContext frame{n, current, before, difference, reference.next(current, n), pool};
     for (auto& [name, metric] : metrics) metric->add(frame);
     alarms.add(frame);

@@ -16,7 +16,7 @@ struct VideoFacts {
   int64_t width = 0, height = 0, frames = 0;  // frames: decoded, not what the header claims
   double fps = 0;                             // 0: unknown (a folder of pictures)
   std::string codec;
-  int64_t declared_frames = 0;                // by the header; 0: it states none
+  int64_t declared_frames = 0;  // by the header; 0: it states none
 };
 
 struct Thumbnail {
@@ -44,8 +44,9 @@ struct MeasureOptions {
 using OpenVideo = std::function<std::unique_ptr<VideoReader>()>;
 
 // Reads `video` to its end, and `open_reference()`, when given, beside it. A reference that cannot be read, has another
-// size, or ends early costs psnr and ssim (or the frames beyond its end), never the rest; `warnings` says so. Throws Error
-// when the video is damaged, has no frame, or changes its size.
-VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options, ThreadPool& pool);
+// size, or ends early costs psnr and ssim (or the frames beyond its end), never the rest; `warnings` says so. Throws
+// Error when the video is damaged, has no frame, or changes its size.
+VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options,
+                            ThreadPool& pool);
 
 }  // namespace megaslide

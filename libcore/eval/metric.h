@@ -15,19 +15,19 @@
 namespace megaslide {
 
 struct FrameContext {
-  int64_t index;               // from 0
+  int64_t index;  // from 0
   const Picture& picture;
-  const Picture* previous;     // null at the first picture; same size
-  uint64_t difference;         // sum over all bytes of |picture - previous|; 0 at the first
-  const Picture* reference;    // the reference's picture of the same index, same size; null where there is none
+  const Picture* previous;   // null at the first picture; same size
+  uint64_t difference;       // sum over all bytes of |picture - previous|; 0 at the first
+  const Picture* reference;  // the reference's picture of the same index, same size; null where there is none
   ThreadPool& pool;
 };
 
 struct Score {
-  std::optional<double> value;         // nullopt: not applicable, `reason` says why; may be +infinity (psnr)
-  std::string reason;                  // "n/a: needs at least 2 frames"
-  std::vector<double> trace = {};      // one value a frame, NaN where a frame has none
-  std::string trace_label = {};        // what the trace holds, with its unit
+  std::optional<double> value;     // nullopt: not applicable, `reason` says why; may be +infinity (psnr)
+  std::string reason;              // "n/a: needs at least 2 frames"
+  std::vector<double> trace = {};  // one value a frame, NaN where a frame has none
+  std::string trace_label = {};    // what the trace holds, with its unit
   std::map<std::string, double> extra = {};
 };
 

@@ -1,16 +1,17 @@
 #include "eval/names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/unicode.h"
+#include "data/caption.h"
 #include "eval/json_input.h"
 
 namespace megaslide {
@@ -53,10 +54,10 @@ struct Candidate {
   Histogram letters;
 };
 
-// For each missing name the unmatched file that is most like it: equal in letters and digits, else of the same index and
-// at most an eighth of the prompt away.
-void find_near(NameAudit& audit, const std::vector<std::pair<std::string, int64_t>>& missing, const std::vector<VideoItem>& items,
-               std::set<size_t>& unmatched) {
+// For each missing name the unmatched file that is most like it: equal in letters and digits, else of the same index
+// and at most an eighth of the prompt away.
+void find_near(NameAudit& audit, const std::vector<std::pair<std::string, int64_t>>& missing,
+               const std::vector<VideoItem>& items, std::set<size_t>& unmatched) {
   std::multimap<std::string, size_t> by_letters;
   std::map<int64_t, std::vector<Candidate>> by_index;
   for (size_t i : unmatched) {
@@ -93,7 +94,8 @@ PromptEntry prompt_of(const Json& v, const std::string& where) {
     e.prompt = v.get<std::string>();
   } else if (v.is_object()) {
     for (const char* key : {"prompt_en", "prompt", "caption", "text"}) {
-      if (const auto p = v.find(key); e.prompt.empty() && p != v.end() && p->is_string()) e.prompt = p->get<std::string>();
+      if (const auto p = v.find(key); e.prompt.empty() && p != v.end() && p->is_string())
+        e.prompt = p->get<std::string>();
     }
     if (const auto d = v.find("dimension"); d != v.end()) {
       for (const Json& name : d->is_array() ? *d : Json::array({*d})) {
@@ -137,13 +139,14 @@ std::vector<PromptEntry> read_prompts(const std::string& path) {
     if (!doc.is_array()) throw Error(fmt::format("{}: expected a list of prompts", path));
     for (size_t i = 0; i < doc.size(); ++i) entries.push_back(prompt_of(doc[i], fmt::format("{}: entry {}", path, i)));
   } else {
-    size_t at = text.rfind("\xEF\xBB\xBF", 0) == 0 ? 3 : 0;
-    for (; at < text.size();) {
-      const size_t end = std::min(text.find('\n', at), text.size());
-      std::string line = text.substr(at, end - at);
-      if (!line.empty() && line.back() == '\r') line.pop_back();
-      if (line.find_first_not_of(" \t") != std::string::npos) entries.push_back({std::move(line), {}});
-      at = end + 1;
+    std::string line;
+    for (char c : decode_text(text).text + "\n") {
+      if (c != '\n') {
+        line += c;
+      } else if (line = trim(line); !line.empty()) {
+        entries.push_back({std::move(line), {}});
+        line.clear();
+      }
     }
   }
   if (entries.empty()) throw Error(fmt::format("{}: holds no prompt", path));
@@ -188,7 +191,8 @@ NameAudit audit_names(std::vector<VideoItem>& items, const std::vector<PromptEnt
       kept.push_back(items[found->second[0]]);
       kept.back().dimensions = p.dimensions;
       for (size_t i : found->second) unmatched.erase(i);
-      for (size_t k = 1; k < found->second.size(); ++k) audit.duplicates.push_back(file_name(items[found->second[k]].path));
+      for (size_t k = 1; k < found->second.size(); ++k)
+        audit.duplicates.push_back(file_name(items[found->second[k]].path));
     }
   }
   find_near(audit, missing, items, unmatched);

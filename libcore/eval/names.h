@@ -22,16 +22,16 @@ std::vector<PromptEntry> read_prompts(const std::string& path);
 
 struct NameAudit {
   int64_t expected = 0, matched = 0;
-  std::vector<std::string> missing;                // "{prompt}-{index}"
-  std::vector<std::string> extra;                  // file names that belong to no prompt and resemble none
-  std::map<std::string, std::string> near;         // missing name -> file name that is probably meant
-  std::vector<std::string> duplicates;             // further files for a name that is taken
+  std::vector<std::string> missing;         // "{prompt}-{index}"
+  std::vector<std::string> extra;           // file names that belong to no prompt and resemble none
+  std::map<std::string, std::string> near;  // missing name -> file name that is probably meant
+  std::vector<std::string> duplicates;      // further files for a name that is taken
   std::vector<std::pair<std::string, std::string>> differ_in_case;  // prompts that a file system may confuse
   bool complete() const { return missing.empty() && extra.empty() && duplicates.empty(); }
 };
 
-// Compares in NFC; extensions do not matter, and neither does the order of files. Keeps in `items` the matched ones, in the
-// order of prompts and indices, and gives them their prompt's dimensions.
+// Compares in NFC; extensions do not matter, and neither does the order of files. Keeps in `items` the matched ones, in
+// the order of prompts and indices, and gives them their prompt's dimensions.
 NameAudit audit_names(std::vector<VideoItem>& items, const std::vector<PromptEntry>& prompts, int64_t videos_a_prompt);
 
 // Edit distance (insert, delete, replace), or limit + 1 when it is more than `limit`.

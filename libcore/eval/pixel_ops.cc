@@ -15,7 +15,8 @@ constexpr int64_t kBand = 32;  // output rows a piece: fixed, so that the sums a
 std::array<double, kSsimWindow> gaussian() {
   std::array<double, kSsimWindow> w{};
   double sum = 0;
-  for (int64_t i = 0; i < kSsimWindow; ++i) sum += w[i] = std::exp(-0.5 * static_cast<double>((i - kRadius) * (i - kRadius)) / (1.5 * 1.5));
+  for (int64_t i = 0; i < kSsimWindow; ++i)
+    sum += w[i] = std::exp(-0.5 * static_cast<double>((i - kRadius) * (i - kRadius)) / (1.5 * 1.5));
   for (double& v : w) v /= sum;
   return w;
 }
@@ -25,7 +26,8 @@ constexpr int kMaps = 5;
 
 // Sum of the similarity over output rows [begin, end) of one channel. First down the columns, then along the row: the
 // intermediate is one row of five maps.
-double ssim_rows(const Picture& a, const Picture& b, int channel, int64_t begin, int64_t end, const std::array<double, kSsimWindow>& w) {
+double ssim_rows(const Picture& a, const Picture& b, int channel, int64_t begin, int64_t end,
+                 const std::array<double, kSsimWindow>& w) {
   constexpr double kC1 = (0.01 * 255) * (0.01 * 255), kC2 = (0.03 * 255) * (0.03 * 255);
   const int64_t width = a.width, out_width = width - kSsimWindow + 1;
   std::vector<double> rows(static_cast<size_t>(kMaps * width)), filtered(static_cast<size_t>(kMaps * out_width));
@@ -38,7 +40,8 @@ double ssim_rows(const Picture& a, const Picture& b, int channel, int64_t begin,
       const uint8_t* pb = b.rgb.data() + (y + k) * width * 3 + channel;
       for (int64_t x = 0; x < width; ++x) {
         const double va = pa[3 * x], vb = pb[3 * x], wa = w[k] * va, wb = w[k] * vb;
-        m[x] += wa, m[width + x] += wb, m[2 * width + x] += wa * va, m[3 * width + x] += wb * vb, m[4 * width + x] += wa * vb;
+        m[x] += wa, m[width + x] += wb, m[2 * width + x] += wa * va, m[3 * width + x] += wb * vb,
+            m[4 * width + x] += wa * vb;
       }
     }
     std::fill(filtered.begin(), filtered.end(), 0.0);
@@ -52,7 +55,8 @@ double ssim_rows(const Picture& a, const Picture& b, int channel, int64_t begin,
     const double* f = filtered.data();
     for (int64_t x = 0; x < out_width; ++x) {
       const double ma = f[x], mb = f[out_width + x];
-      const double saa = f[2 * out_width + x] - ma * ma, sbb = f[3 * out_width + x] - mb * mb, sab = f[4 * out_width + x] - ma * mb;
+      const double saa = f[2 * out_width + x] - ma * ma, sbb = f[3 * out_width + x] - mb * mb,
+                   sab = f[4 * out_width + x] - ma * mb;
       sum += (2 * ma * mb + kC1) * (2 * sab + kC2) / ((ma * ma + mb * mb + kC1) * (saa + sbb + kC2));
     }
   }
@@ -107,7 +111,8 @@ double ssim(const Picture& a, const Picture& b, ThreadPool& pool) {
 double dark_share(const Picture& p, int level) {
   const int64_t n = p.width * p.height;
   int64_t dark = 0;
-  for (int64_t i = 0; i < n; ++i) dark += (p.rgb[3 * i] <= level) & (p.rgb[3 * i + 1] <= level) & (p.rgb[3 * i + 2] <= level);
+  for (int64_t i = 0; i < n; ++i)
+    dark += (p.rgb[3 * i] <= level) & (p.rgb[3 * i + 1] <= level) & (p.rgb[3 * i + 2] <= level);
   return static_cast<double>(dark) / static_cast<double>(std::max<int64_t>(n, 1));
 }
 
@@ -139,7 +144,8 @@ SmallPicture shrink(const Picture& p, int64_t side) {
     }
     for (int64_t x = 0; x < s.width; ++x) {
       const int64_t cells = (y1 - y0) * ((x + 1) * p.width / s.width - x * p.width / s.width);
-      for (int c = 0; c < 3; ++c) s.rgb[3 * (y * s.width + x) + c] = static_cast<float>(sums[3 * x + c]) / static_cast<float>(cells);
+      for (int c = 0; c < 3; ++c)
+        s.rgb[3 * (y * s.width + x) + c] = static_cast<float>(sums[3 * x + c]) / static_cast<float>(cells);
     }
   }
   return s;
@@ -155,7 +161,8 @@ Picture to_picture(const SmallPicture& s) {
 double mean_abs_difference(const SmallPicture& a, const SmallPicture& b) {
   MS_CHECK(a.rgb.size() == b.rgb.size());
   double sum = 0;
-  for (size_t i = 0; i < a.rgb.size(); ++i) sum += std::fabs(static_cast<double>(a.rgb[i]) - static_cast<double>(b.rgb[i]));
+  for (size_t i = 0; i < a.rgb.size(); ++i)
+    sum += std::fabs(static_cast<double>(a.rgb[i]) - static_cast<double>(b.rgb[i]));
   return sum / static_cast<double>(std::max<size_t>(a.rgb.size(), 1));
 }
 

@@ -30,7 +30,7 @@ struct SmallPicture {
   std::vector<float> rgb;  // 0 .. 255
 };
 SmallPicture shrink(const Picture& p, int64_t side);
-Picture to_picture(const SmallPicture& s);  // rounded to bytes
+Picture to_picture(const SmallPicture& s);                                 // rounded to bytes
 double mean_abs_difference(const SmallPicture& a, const SmallPicture& b);  // 0 .. 255; equal sizes
 
 }  // namespace megaslide

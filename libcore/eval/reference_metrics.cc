@@ -10,7 +10,9 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-double psnr_of(double mse) { return mse == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(255.0 * 255.0 / mse); }
+double psnr_of(double mse) {
+  return mse == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(255.0 * 255.0 / mse);
+}
 
 std::vector<double> present(const std::vector<double>& trace) {
   std::vector<double> values;
@@ -37,7 +39,11 @@ class PsnrMetric : public Metric {
     const std::vector<double> values = present(trace_);
     if (values.empty()) return {std::nullopt, "n/a: no reference"};
     const double pooled = psnr_of(static_cast<double>(total_) / static_cast<double>(bytes_));
-    return {mean_of(values), "", std::move(trace_), "PSNR (dB)", {{"pooled", pooled}, {"frames", static_cast<double>(values.size())}}};
+    return {mean_of(values),
+            "",
+            std::move(trace_),
+            "PSNR (dB)",
+            {{"pooled", pooled}, {"frames", static_cast<double>(values.size())}}};
   }
 
  private:

@@ -10,9 +10,9 @@
 
 namespace megaslide {
 
-// cli.md, eval-vbench: {dimensions: {name: {raw, normalised, weight, n, skipped, ci95, videos: [{path, value}]}}, quality,
-// semantic, total, withheld, provenance}, and beside them audit, alarms, drift, videos, warnings. An infinite value is the
-// string "inf"; a value that does not exist is null. Names that are no UTF-8 are written with U+FFFD.
+// cli.md, eval-vbench: {dimensions: {name: {raw, normalised, weight, n, skipped, ci95, videos: [{path, value}]}},
+// quality, semantic, total, withheld, provenance}, and beside them audit, alarms, drift, videos, warnings. An infinite
+// value is the string "inf"; a value that does not exist is null. Names that are no UTF-8 are written with U+FFFD.
 std::string report_json(const Evaluation& e);
 
 // For a terminal: name audit first, then the table, the sums, alarms.

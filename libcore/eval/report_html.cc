@@ -1,9 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "base/svg.h"
 #include "eval/base64.h"
@@ -62,7 +62,9 @@ std::string short_name(const std::string& path) {
   constexpr size_t kMost = 34;
   const size_t end = path.find_last_not_of('/');
   const size_t slash = path.rfind('/', end);
-  std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1, end == std::string::npos ? end : end - (slash == std::string::npos ? 0 : slash + 1) + 1);
+  std::string name =
+      path.substr(slash == std::string::npos ? 0 : slash + 1,
+                  end == std::string::npos ? end : end - (slash == std::string::npos ? 0 : slash + 1) + 1);
   if (name.size() <= kMost) return name;
   // Cut between characters, not inside one.
   const auto inside = [&](size_t i) { return (static_cast<unsigned char>(name[i]) & 0xC0) == 0x80; };
@@ -85,39 +87,55 @@ std::string header(const Evaluation& e) {
     frames += v.measures.facts.frames;
   }
   std::string out = "<h1>Video evaluation</h1>\n";
-  out += fmt::format("<p class=\"soft\">eval-vbench {} &middot; {}</p>\n", esc(megaslide_version()), esc(fmt::format("{}", fmt::join(e.options.inputs, ", "))));
-  out += "<div class=\"tiles\">\n" + tile(fmt::format("{}", read), read == e.videos.size() ? "videos" : fmt::format("of {} videos could be read", e.videos.size())) +
+  out += fmt::format("<p class=\"soft\">eval-vbench {} &middot; {}</p>\n", esc(megaslide_version()),
+                     esc(fmt::format("{}", fmt::join(e.options.inputs, ", "))));
+  out += "<div class=\"tiles\">\n" +
+         tile(fmt::format("{}", read),
+              read == e.videos.size() ? "videos" : fmt::format("of {} videos could be read", e.videos.size())) +
          tile(fmt::format("{}", frames), "frames decoded");
   for (const char* name : {"temporal_flickering", "psnr", "ssim"}) {
     if (const DimensionResult* r = e.find(name)) {
-      out += tile(std::isfinite(r->raw) ? (r->name == "psnr" ? fmt::format("{:.2f} dB", r->raw) : fmt::format("{:.4f}", r->raw)) : format_score(r->raw), name);
+      out += tile(std::isfinite(r->raw)
+                      ? (r->name == "psnr" ? fmt::format("{:.2f} dB", r->raw) : fmt::format("{:.4f}", r->raw))
+                      : format_score(r->raw),
+                  name);
     }
   }
-  out += tile(e.aggregate.total ? fmt::format("{:.4f}", *e.aggregate.total) : "withheld", fmt::format("total, from {}/16 dimensions", e.aggregate.present));
+  out += tile(e.aggregate.total ? fmt::format("{:.4f}", *e.aggregate.total) : "withheld",
+              fmt::format("total, from {}/16 dimensions", e.aggregate.present));
   out += tile(fmt::format("{}", alarmed), alarmed == 1 ? "video with an alarm" : "videos with alarms");
   return out + "</div>\n";
 }
 
 std::string score_table(const Evaluation& e) {
   std::string out =
-      "<table><tr><th>dimension</th><th class=\"n\">raw</th><th class=\"n\">95% interval</th><th class=\"n\">bounds</th>"
-      "<th class=\"n\">normalised</th><th class=\"n\">weight</th><th class=\"n\">n</th><th class=\"n\">skipped</th></tr>\n";
+      "<table><tr><th>dimension</th><th class=\"n\">raw</th><th class=\"n\">95% interval</th><th "
+      "class=\"n\">bounds</th>"
+      "<th class=\"n\">normalised</th><th class=\"n\">weight</th><th class=\"n\">n</th><th "
+      "class=\"n\">skipped</th></tr>\n";
   for (const Dimension& d : dimensions()) {
     const std::string name(d.name);
     if (const DimensionResult* r = e.find(name)) {
-      const std::string interval = r->ci95 ? fmt::format("{:.4f} &ndash; {:.4f}", r->ci95->first, r->ci95->second) : "&ndash;";
-      out += fmt::format("<tr><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>", name, r->imported_from.empty() ? "" : " <span class=\"soft\">imported</span>",
-                         format_score(r->raw), interval);
-      out += r->normalised ? fmt::format("<td class=\"n\">{:g} &ndash; {:g}</td><td class=\"n\">{:.4f}</td><td class=\"n\">{:g}</td>", d.low, d.high, *r->normalised, d.weight)
-                           : std::string("<td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td>");
+      const std::string interval =
+          r->ci95 ? fmt::format("{:.4f} &ndash; {:.4f}", r->ci95->first, r->ci95->second) : "&ndash;";
+      out += fmt::format("<tr><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>", name,
+                         r->imported_from.empty() ? "" : " <span class=\"soft\">imported</span>", format_score(r->raw),
+                         interval);
+      out += r->normalised
+                 ? fmt::format(
+                       "<td class=\"n\">{:g} &ndash; {:g}</td><td class=\"n\">{:.4f}</td><td class=\"n\">{:g}</td>",
+                       d.low, d.high, *r->normalised, d.weight)
+                 : std::string("<td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td><td class=\"n\">&ndash;</td>");
       out += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", r->count(), r->skipped.size());
     }
   }
   out += "</table>\n<p></p>\n";
   for (const auto& [reason, names] : withheld_groups(e)) {
-    out += fmt::format("<p class=\"soft\"><b>Withheld, {}:</b> {}</p>\n", esc(reason), esc(fmt::format("{}", fmt::join(names, ", "))));
+    out += fmt::format("<p class=\"soft\"><b>Withheld, {}:</b> {}</p>\n", esc(reason),
+                       esc(fmt::format("{}", fmt::join(names, ", "))));
   }
-  for (const std::string& line : e.aggregate.arithmetic) out += fmt::format("<p class=\"soft\"><code>{}</code></p>\n", esc(line));
+  for (const std::string& line : e.aggregate.arithmetic)
+    out += fmt::format("<p class=\"soft\"><code>{}</code></p>\n", esc(line));
   return out;
 }
 
@@ -128,9 +146,15 @@ std::string overview_charts(const Evaluation& e) {
   for (const Dimension& d : dimensions()) {
     if (d.family == DimensionFamily::kReference) continue;
     const DimensionResult* r = e.find(std::string(d.name));
-    axes.push_back({std::string(d.name), fmt::format("{:g} \xE2\x80\x93 {:g}{}", d.low, d.high, r ? "" : ", withheld")});
+    axes.push_back(
+        {std::string(d.name), fmt::format("{:g} \xE2\x80\x93 {:g}{}", d.low, d.high, r ? "" : ", withheld")});
     values.values.push_back(r && r->normalised ? *r->normalised : kNone);
-    Bar bar{std::string(d.name), kNone, "withheld", {}, {}, d.family == DimensionFamily::kQuality ? std::string(palette_color(0)) : std::string(palette_color(5))};
+    Bar bar{std::string(d.name),
+            kNone,
+            "withheld",
+            {},
+            {},
+            d.family == DimensionFamily::kQuality ? std::string(palette_color(0)) : std::string(palette_color(5))};
     if (r && r->normalised) {
       bar.value = *r->normalised;
       bar.note = fmt::format("{:.4f}", *r->normalised);
@@ -145,7 +169,8 @@ std::string overview_charts(const Evaluation& e) {
     if (b.value > 1) bar.x_max = std::max(*bar.x_max, b.value);
     if (b.value < 0) bar.x_min = std::min(*bar.x_min, b.value);
   }
-  return "<p class=\"soft\">The rim is 1, the centre 0; under each name the raw scores that stand for 0 and 1.</p><div class=\"charts\">\n" +
+  return "<p class=\"soft\">The rim is 1, the centre 0; under each name the raw scores that stand for 0 and 1.</p><div "
+         "class=\"charts\">\n" +
          radar_chart(radar, axes, {values}) + bar_chart(bar, bars) + "</div>\n";
 }
 
@@ -184,8 +209,12 @@ std::string trace_charts(const Evaluation& e, const std::vector<size_t>& drawn) 
     out += line_chart({.title = r.name, .x_label = "frame", .y_label = label, .width = 1080, .height = 320}, lines);
   }
   std::vector<Series> light;
-  for (size_t k = 0; k < drawn.size(); ++k) light.push_back(line_of(e, drawn, k, e.videos[drawn[k]].measures.brightness));
-  if (!light.empty()) out += line_chart({.title = "brightness", .x_label = "frame", .y_label = "mean level of 255", .width = 1080, .height = 280}, light);
+  for (size_t k = 0; k < drawn.size(); ++k)
+    light.push_back(line_of(e, drawn, k, e.videos[drawn[k]].measures.brightness));
+  if (!light.empty())
+    out += line_chart(
+        {.title = "brightness", .x_label = "frame", .y_label = "mean level of 255", .width = 1080, .height = 280},
+        light);
   return out;
 }
 
@@ -206,10 +235,24 @@ std::string drift_charts(const Evaluation& e, const std::vector<size_t>& drawn) 
     for (const auto& [gap, d] : mean) s.x.push_back(static_cast<double>(gap)), s.y.push_back(d);
     curves.push_back(std::move(s));
   }
-  return "<p class=\"soft\">Scores between neighbours saturate near 1; the difference over growing distances shows how a clip wanders. Frames are "
+  return "<p class=\"soft\">Scores between neighbours saturate near 1; the difference over growing distances shows how "
+         "a clip wanders. Frames are "
          "averaged down to 64 cells a side first, so noise counts little.</p>\n" +
-         line_chart({.title = "Drift over distance", .x_label = "frames apart", .y_label = "mean difference, 0..1", .width = 1080, .height = 320, .markers = true, .y_min = 0.0}, curves) +
-         line_chart({.title = "Distance from the first frame", .x_label = "frame", .y_label = "mean difference, 0..1", .width = 1080, .height = 300, .y_min = 0.0}, first);
+         line_chart({.title = "Drift over distance",
+                     .x_label = "frames apart",
+                     .y_label = "mean difference, 0..1",
+                     .width = 1080,
+                     .height = 320,
+                     .markers = true,
+                     .y_min = 0.0},
+                    curves) +
+         line_chart({.title = "Distance from the first frame",
+                     .x_label = "frame",
+                     .y_label = "mean difference, 0..1",
+                     .width = 1080,
+                     .height = 300,
+                     .y_min = 0.0},
+                    first);
 }
 
 std::string worst_strips(const Evaluation& e) {
@@ -219,12 +262,15 @@ std::string worst_strips(const Evaluation& e) {
     out += fmt::format("<p><b>Lowest {}</b></p>\n", r.name);
     for (size_t i : r.worst) {
       const EvaluatedVideo& v = e.videos[i];
-      out += fmt::format("<div><span class=\"path\">{}</span> &nbsp; <b>{}</b>", esc(v.item.path), format_score(*v.measures.scores.at(r.name).value));
-      for (const Alarm& a : v.measures.alarms) out += fmt::format(" &nbsp; <span class=\"alarm\">{}</span>", esc(a.text));
+      out += fmt::format("<div><span class=\"path\">{}</span> &nbsp; <b>{}</b>", esc(v.item.path),
+                         format_score(*v.measures.scores.at(r.name).value));
+      for (const Alarm& a : v.measures.alarms)
+        out += fmt::format(" &nbsp; <span class=\"alarm\">{}</span>", esc(a.text));
       out += "</div>\n<div class=\"strip\">";
       for (const Thumbnail& t : v.measures.thumbnails) {
-        out += fmt::format("<figure><img alt=\"{0}\" src=\"data:image/png;base64,{1}\"><figcaption>{0}</figcaption></figure>", esc(t.caption),
-                           base64(encode_png(t.picture)));
+        out += fmt::format(
+            "<figure><img alt=\"{0}\" src=\"data:image/png;base64,{1}\"><figcaption>{0}</figcaption></figure>",
+            esc(t.caption), base64(encode_png(t.picture)));
       }
       out += "</div>\n";
     }
@@ -237,7 +283,8 @@ std::string video_bars(const Evaluation& e) {
   for (const DimensionResult& r : e.dimensions) {
     if (r.videos.size() < 2) continue;
     std::vector<ScoredVideo> order = r.videos;
-    std::stable_sort(order.begin(), order.end(), [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });
     const size_t shown = std::min<size_t>(order.size(), 20);
     std::vector<Bar> bars;
     double least = std::numeric_limits<double>::infinity(), most = -least;
@@ -245,7 +292,9 @@ std::string video_bars(const Evaluation& e) {
       bars.push_back({short_name(e.videos[order[i].video].item.path), order[i].value, format_score(order[i].value)});
       if (std::isfinite(order[i].value)) least = std::min(least, order[i].value), most = std::max(most, order[i].value);
     }
-    ChartOptions o{.title = shown < order.size() ? fmt::format("{}: the lowest {} of {}", r.name, shown, order.size()) : r.name, .width = 1080};
+    ChartOptions o{
+        .title = shown < order.size() ? fmt::format("{}: the lowest {} of {}", r.name, shown, order.size()) : r.name,
+        .width = 1080};
     if (least >= 0 && most <= 1) o.x_min = 0.0, o.x_max = 1.0;
     out += bar_chart(o, bars);
   }
@@ -258,7 +307,8 @@ std::string audit_section(const Evaluation& e) {
   std::vector<std::string> lines;
   for (const std::string& m : a.missing) {
     const auto near = a.near.find(m);
-    lines.push_back(near == a.near.end() ? "missing: " + m : fmt::format("missing: {} (near name: {})", m, near->second));
+    lines.push_back(near == a.near.end() ? "missing: " + m
+                                         : fmt::format("missing: {} (near name: {})", m, near->second));
   }
   for (const std::string& x : a.extra) lines.push_back("extra: " + x);
   for (const std::string& x : a.duplicates) lines.push_back("second file of one name: " + x);
@@ -271,7 +321,9 @@ std::string audit_section(const Evaluation& e) {
 
 std::string video_table(const Evaluation& e) {
   constexpr size_t kShown = 500;
-  std::string out = "<table><tr><th>video</th><th class=\"n\">size</th><th class=\"n\">frames</th><th class=\"n\">fps</th><th>codec</th><th>remarks</th></tr>\n";
+  std::string out =
+      "<table><tr><th>video</th><th class=\"n\">size</th><th class=\"n\">frames</th><th "
+      "class=\"n\">fps</th><th>codec</th><th>remarks</th></tr>\n";
   for (size_t i = 0; i < std::min(kShown, e.videos.size()); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     const VideoFacts& f = v.measures.facts;
@@ -282,24 +334,29 @@ std::string video_table(const Evaluation& e) {
       if (!s.value) remarks += fmt::format("<div>{}: {}</div>", esc(name), esc(s.reason));
     }
     for (const std::string& w : v.measures.warnings) remarks += fmt::format("<div>{}</div>", esc(w));
-    if (f.declared_frames > 0 && f.declared_frames != f.frames) remarks += fmt::format("<div class=\"soft\">the header says {} frames</div>", f.declared_frames);
+    if (f.declared_frames > 0 && f.declared_frames != f.frames)
+      remarks += fmt::format("<div class=\"soft\">the header says {} frames</div>", f.declared_frames);
     out += fmt::format("<tr><td class=\"path\">{}</td>", esc(v.item.path));
-    out += v.skipped.empty() ? fmt::format("<td class=\"n\">{}&times;{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td>", f.width, f.height, f.frames,
-                                           f.fps > 0 ? fmt::format("{:.4g}", f.fps) : "&ndash;", esc(f.codec))
-                             : std::string("<td></td><td></td><td></td><td></td>");
+    out += v.skipped.empty()
+               ? fmt::format(
+                     "<td class=\"n\">{}&times;{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td>",
+                     f.width, f.height, f.frames, f.fps > 0 ? fmt::format("{:.4g}", f.fps) : "&ndash;", esc(f.codec))
+               : std::string("<td></td><td></td><td></td><td></td>");
     out += fmt::format("<td>{}</td></tr>\n", remarks);
   }
   out += "</table>\n";
-  if (e.videos.size() > kShown) out += fmt::format("<p class=\"soft\">and {} more, in the CSV file</p>\n", e.videos.size() - kShown);
+  if (e.videos.size() > kShown)
+    out += fmt::format("<p class=\"soft\">and {} more, in the CSV file</p>\n", e.videos.size() - kShown);
   return out;
 }
 
 std::string provenance_section(const Evaluation& e) {
-  std::vector<std::string> lines{fmt::format("eval-vbench {}, decoder libav, colours by tags", megaslide_version()),
-                                 fmt::format("bootstrap: 2000 resamples over videos, percentile interval, seed {}", e.options.seed),
-                                 "VBench's static filter is not applied to temporal_flickering",
-                                 "bounds and weights: VBench at 45e79ec"};
-  if (!e.options.prompts.empty()) lines.push_back(fmt::format("prompts: {}, {} videos each", e.options.prompts, e.options.videos_a_prompt));
+  std::vector<std::string> lines{
+      fmt::format("eval-vbench {}, decoder libav, colours by tags", megaslide_version()),
+      fmt::format("bootstrap: 2000 resamples over videos, percentile interval, seed {}", e.options.seed),
+      "VBench's static filter is not applied to temporal_flickering", "bounds and weights: VBench at 45e79ec"};
+  if (!e.options.prompts.empty())
+    lines.push_back(fmt::format("prompts: {}, {} videos each", e.options.prompts, e.options.videos_a_prompt));
   if (!e.options.reference.empty()) lines.push_back("reference: " + e.options.reference);
   for (const DimensionResult& r : e.dimensions) {
     if (!r.imported_from.empty()) lines.push_back(fmt::format("{}: imported from {}", r.name, r.imported_from));
@@ -312,7 +369,8 @@ std::string provenance_section(const Evaluation& e) {
 std::string report_html(const Evaluation& e) {
   const std::vector<size_t> drawn = drawn_videos(e);
   std::string out = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\">"
       "<title>Video evaluation</title><style>{}</style></head>\n<body><main>\n",
       kStyle);
   out += header(e);

@@ -1,7 +1,7 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -43,7 +43,8 @@ Json dimension_json(const Evaluation& e, const DimensionResult& r) {
   for (const auto& [path, value] : r.imported) videos.push_back({{"path", path}, {"value", number(value)}});
   j["videos"] = std::move(videos);
   Json skipped = Json::array();
-  for (const SkippedVideo& s : r.skipped) skipped.push_back({{"path", e.videos[s.video].item.path}, {"reason", s.reason}});
+  for (const SkippedVideo& s : r.skipped)
+    skipped.push_back({{"path", e.videos[s.video].item.path}, {"reason", s.reason}});
   j["skipped_videos"] = std::move(skipped);
   Json worst = Json::array();
   for (size_t i : r.worst) worst.push_back(e.videos[i].item.path);
@@ -56,8 +57,8 @@ Json audit_json(const NameAudit& a) {
   Json near = Json::object(), cases = Json::array();
   for (const auto& [missing, file] : a.near) near[missing] = file;
   for (const auto& [x, y] : a.differ_in_case) cases.push_back({x, y});
-  return {{"expected", a.expected}, {"matched", a.matched}, {"missing", a.missing}, {"extra", a.extra},
-          {"near", near}, {"duplicates", a.duplicates}, {"differ_in_case", cases}};
+  return {{"expected", a.expected}, {"matched", a.matched},       {"missing", a.missing},   {"extra", a.extra},
+          {"near", near},           {"duplicates", a.duplicates}, {"differ_in_case", cases}};
 }
 
 Json video_json(const EvaluatedVideo& v) {
@@ -96,7 +97,8 @@ Json provenance_json(const Evaluation& e) {
 
 Json whole_json(const Evaluation& e) {
   Json j;
-  Json dims = Json::object(), withheld = Json::object(), alarms = Json::object(), drift = Json::object(), videos = Json::array();
+  Json dims = Json::object(), withheld = Json::object(), alarms = Json::object(), drift = Json::object(),
+       videos = Json::array();
   for (const DimensionResult& r : e.dimensions) dims[r.name] = dimension_json(e, r);
   j["dimensions"] = std::move(dims);
   j["quality"] = number(e.aggregate.quality);
@@ -130,8 +132,10 @@ Json vbench_results(const Evaluation& e) {
   for (const DimensionResult& r : e.dimensions) {
     if (!r.normalised) continue;
     Json list = Json::array();
-    for (const ScoredVideo& v : r.videos) list.push_back({{"video_path", e.videos[v.video].item.path}, {"video_results", number(v.value)}});
-    for (const auto& [path, value] : r.imported) list.push_back({{"video_path", path}, {"video_results", number(value)}});
+    for (const ScoredVideo& v : r.videos)
+      list.push_back({{"video_path", e.videos[v.video].item.path}, {"video_results", number(v.value)}});
+    for (const auto& [path, value] : r.imported)
+      list.push_back({{"video_path", path}, {"video_results", number(value)}});
     j[r.name] = Json::array({number(r.raw), std::move(list)});
   }
   return j;
@@ -188,14 +192,18 @@ std::string videos_csv(const Evaluation& e) {
   out += ",alarms,skipped\n";
   for (const EvaluatedVideo& v : e.videos) {
     const VideoFacts& f = v.measures.facts;
-    out += fmt::format("{},{},{}", csv_field(v.item.path), csv_field(v.item.prompt), v.item.index ? std::to_string(*v.item.index) : "");
-    out += v.skipped.empty() ? fmt::format(",{},{},{},{},{}", f.width, f.height, f.frames, f.fps > 0 ? fmt::format("{}", f.fps) : "", f.codec) : ",,,,,";
+    out += fmt::format("{},{},{}", csv_field(v.item.path), csv_field(v.item.prompt),
+                       v.item.index ? std::to_string(*v.item.index) : "");
+    out += v.skipped.empty() ? fmt::format(",{},{},{},{},{}", f.width, f.height, f.frames,
+                                           f.fps > 0 ? fmt::format("{}", f.fps) : "", f.codec)
+                             : ",,,,,";
     std::string reasons = v.skipped;
     for (const std::string& n : names) {
       const auto s = v.measures.scores.find(n);
       out += ',';
       if (s != v.measures.scores.end() && s->second.value) out += csv_number(*s->second.value);
-      if (s != v.measures.scores.end() && !s->second.value) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", n, s->second.reason);
+      if (s != v.measures.scores.end() && !s->second.value)
+        reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", n, s->second.reason);
     }
     std::string alarms;
     for (const Alarm& a : v.measures.alarms) alarms += (alarms.empty() ? "" : "; ") + a.text;
@@ -234,7 +242,8 @@ void write_frames_csv(const Evaluation& e, const std::string& path) {
 std::map<int64_t, double> mean_drift(const Evaluation& e) {
   std::map<int64_t, std::vector<double>> values;
   for (const EvaluatedVideo& v : e.videos) {
-    for (size_t i = 0; i < v.measures.drift.gaps.size(); ++i) values[v.measures.drift.gaps[i]].push_back(v.measures.drift.difference[i]);
+    for (size_t i = 0; i < v.measures.drift.gaps.size(); ++i)
+      values[v.measures.drift.gaps[i]].push_back(v.measures.drift.difference[i]);
   }
   std::map<int64_t, double> means;
   for (const auto& [gap, list] : values) means[gap] = mean_of(list);

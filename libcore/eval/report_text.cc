@@ -1,7 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "eval/report.h"
 
@@ -33,7 +33,8 @@ std::string audit_text(const NameAudit& a, const std::vector<std::string>& ignor
     missing.push_back(near == a.near.end() ? m : fmt::format("{}   (near name: {})", m, near->second));
   }
   out += listed(missing, "missing: ") + listed(a.extra, "extra: ") + listed(a.duplicates, "second file of one name: ");
-  for (const auto& [x, y] : a.differ_in_case) out += fmt::format("  differ only in case: {} / {}\n", printable(x), printable(y));
+  for (const auto& [x, y] : a.differ_in_case)
+    out += fmt::format("  differ only in case: {} / {}\n", printable(x), printable(y));
   return out + listed(ignored, "not a video, ignored: ") + "\n";
 }
 
@@ -54,12 +55,15 @@ std::string wrapped(const std::string& head, const std::vector<std::string>& nam
 
 std::string table_text(const Evaluation& e) {
   if (e.dimensions.empty()) return "";
-  std::string out = fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}\n", "dimension", "raw", "normalised", "weight", "n", "skipped", "95% interval");
+  std::string out = fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}\n", "dimension", "raw", "normalised",
+                                "weight", "n", "skipped", "95% interval");
   for (const DimensionResult& r : e.dimensions) {
-    out += fmt::format("{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}{}\n", r.name, format_score(r.raw), r.normalised ? fmt::format("{:.4f}", *r.normalised) : "-",
-                       r.normalised ? fmt::format("{:g}", r.weight) : "-", r.count() > 0 || r.imported_from.empty() ? std::to_string(r.count()) : "-",
-                       r.skipped.size(), r.ci95 ? fmt::format("{} .. {}", format_score(r.ci95->first), format_score(r.ci95->second)) : "-",
-                       r.imported_from.empty() ? "" : "  (imported)");
+    out += fmt::format(
+        "{:<24} {:>10} {:>10} {:>6} {:>5} {:>7}  {}{}\n", r.name, format_score(r.raw),
+        r.normalised ? fmt::format("{:.4f}", *r.normalised) : "-", r.normalised ? fmt::format("{:g}", r.weight) : "-",
+        r.count() > 0 || r.imported_from.empty() ? std::to_string(r.count()) : "-", r.skipped.size(),
+        r.ci95 ? fmt::format("{} .. {}", format_score(r.ci95->first), format_score(r.ci95->second)) : "-",
+        r.imported_from.empty() ? "" : "  (imported)");
   }
   return out;
 }
@@ -67,7 +71,8 @@ std::string table_text(const Evaluation& e) {
 std::string skipped_text(const Evaluation& e) {
   std::vector<std::string> lines;
   for (const DimensionResult& r : e.dimensions) {
-    for (const SkippedVideo& s : r.skipped) lines.push_back(fmt::format("{}: {}: {}", r.name, e.videos[s.video].item.path, s.reason));
+    for (const SkippedVideo& s : r.skipped)
+      lines.push_back(fmt::format("{}: {}: {}", r.name, e.videos[s.video].item.path, s.reason));
   }
   return lines.empty() ? "" : "\nSkipped\n" + listed(lines, "");
 }
@@ -127,7 +132,9 @@ std::string report_text(const Evaluation& e) {
   for (const DimensionResult& r : e.dimensions) {
     if (r.worst.empty() || r.videos.size() < 2) continue;
     out += fmt::format("\nLowest {}\n", r.name);
-    for (size_t i : r.worst) out += fmt::format("  {:>10}  {}\n", format_score(*e.videos[i].measures.scores.at(r.name).value), printable(e.videos[i].item.path));
+    for (size_t i : r.worst)
+      out += fmt::format("  {:>10}  {}\n", format_score(*e.videos[i].measures.scores.at(r.name).value),
+                         printable(e.videos[i].item.path));
   }
   return out;
 }

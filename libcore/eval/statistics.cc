@@ -43,9 +43,11 @@ double mean_of(const std::vector<double>& values) {
   return stable_sum(values) / static_cast<double>(values.size());
 }
 
-std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, uint64_t seed, std::string_view purpose, int resamples) {
+std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, uint64_t seed, std::string_view purpose,
+                                            int resamples) {
   const size_t n = values.size();
-  if (n < 2 || !std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) return std::nullopt;
+  if (n < 2 || !std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
+    return std::nullopt;
   const Random random(seed, RandomPurpose::kSample);
   const uint64_t series = fnv1a(purpose);
   std::vector<double> means(static_cast<size_t>(resamples));

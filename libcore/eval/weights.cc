@@ -1,8 +1,8 @@
 #include "eval/weights.h"
 
-#include <filesystem>
-
 #include <fmt/format.h>
+
+#include <filesystem>
 
 #include "base/error.h"
 
@@ -37,7 +37,9 @@ WeightsReport inspect_weights(const std::string& folder, std::vector<std::string
   if (found.empty()) {
     warnings.push_back(fmt::format("--weights {}: none of the known networks is in it", folder));
   } else {
-    warnings.push_back(fmt::format("--weights {}: this version runs none of these networks ({}): their dimensions stay withheld", folder, fmt::join(found, ", ")));
+    warnings.push_back(
+        fmt::format("--weights {}: this version runs none of these networks ({}): their dimensions stay withheld",
+                    folder, fmt::join(found, ", ")));
   }
   return report;
 }

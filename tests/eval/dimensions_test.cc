@@ -1,10 +1,11 @@
-#include <fstream>
+#include "eval/dimensions.h"
 
 #include <gtest/gtest.h>
+
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "eval/dimensions.h"
 #include "eval/statistics.h"
 
 namespace megaslide {
@@ -92,8 +93,8 @@ TEST(Bootstrap, IsDeterministicAndCoversTheMean) {
   EXPECT_NE(*a, *bootstrap_mean_ci95(v, 7, "psnr"));
   EXPECT_LT(a->first, mean_of(v));
   EXPECT_GT(a->second, mean_of(v));
-  // Uniform over a width of 0.04: sigma of the mean is 0.04 / sqrt(12 * 40) = 0.00183, so the interval is 4 sigma = 0.0072
-  // wide; 2000 resamples place its ends to about 5%.
+  // Uniform over a width of 0.04: sigma of the mean is 0.04 / sqrt(12 * 40) = 0.00183, so the interval is 4 sigma =
+  // 0.0072 wide; 2000 resamples place its ends to about 5%.
   EXPECT_NEAR(a->second - a->first, 0.0072, 0.0009);
 }
 

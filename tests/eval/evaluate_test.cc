@@ -1,7 +1,7 @@
 // Whole evaluations of real files, as eval-vbench runs them.
-#include <cmath>
-
 #include <gtest/gtest.h>
+
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -26,7 +26,8 @@ Evaluation run(const Names& inputs, EvalOptions o = {}) {
 }
 
 bool says(const Names& lines, const std::string& part) {
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& l) { return l.find(part) != std::string::npos; });
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& l) { return l.find(part) != std::string::npos; });
 }
 
 Picture gradient(int64_t width, int64_t height, int shift) {
@@ -41,7 +42,8 @@ Picture gradient(int64_t width, int64_t height, int shift) {
 
 void write_frames(const std::string& folder, int n, int extra = 0) {
   std::filesystem::create_directories(folder);
-  for (int i = 0; i < n; ++i) write_png(fmt::format("{}/frame_{}.png", folder, i + 1), gradient(24, 16, i + (i == 1 ? extra : 0)));
+  for (int i = 0; i < n; ++i)
+    write_png(fmt::format("{}/frame_{}.png", folder, i + 1), gradient(24, 16, i + (i == 1 ? extra : 0)));
 }
 
 TEST(Evaluate, MixedSetOfLosslessClips) {
@@ -49,7 +51,8 @@ TEST(Evaluate, MixedSetOfLosslessClips) {
   const DimensionResult* r = e.find("temporal_flickering");
   ASSERT_NE(r, nullptr);
   // Lossless RGB: the bytes are exact, so are the sums; the stated values have eight digits.
-  const std::map<std::string, double> want{{"small.mkv", 0.92160895}, {"large.mkv", 0.92970448}, {"long.mkv", 0.92181471}, {"still.mkv", 1.0}};
+  const std::map<std::string, double> want{
+      {"small.mkv", 0.92160895}, {"large.mkv", 0.92970448}, {"long.mkv", 0.92181471}, {"still.mkv", 1.0}};
   ASSERT_EQ(r->videos.size(), 4u);
   for (const ScoredVideo& v : r->videos) {
     EXPECT_NEAR(v.value, want.at(std::filesystem::path(e.videos[v.video].item.path).filename().string()), 5e-9);
@@ -78,17 +81,19 @@ TEST(Evaluate, ThreadsDoNotChangeTheReport) {
 
 TEST(Evaluate, NamesAreAuditedFirst) {
   const TempFolder t;
-  for (const char* name : {"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv", "ends with a dot-1.mkv",
-                           "ends with a dot.-0.mkv", "extra clip-0.mkv", "fac\xCC\xA7"
-                                                                         "ades-0.mkv",
+  for (const char* name : {"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv",
+                           "ends with a dot-1.mkv", "ends with a dot.-0.mkv", "extra clip-0.mkv",
+                           "fac\xCC\xA7"
+                           "ades-0.mkv",
                            "fa\xC3\xA7"
                            "ades-1.MKV"}) {
     t.copy("named.mkv", std::string("v/") + name);
   }
   t.write("v/readme.txt", "no video");
   EvalOptions o;
-  o.prompts = t.write("prompts.json", "[\"A fantasy landscape\", \"a fantasy landscape\", \"fa\xC3\xA7"
-                                      "ades\", \"ends with a dot.\"]");
+  o.prompts = t.write("prompts.json",
+                      "[\"A fantasy landscape\", \"a fantasy landscape\", \"fa\xC3\xA7"
+                      "ades\", \"ends with a dot.\"]");
   o.videos_a_prompt = 2;
   const Evaluation e = run({t / "v"}, o);
   ASSERT_TRUE(e.audit);
@@ -111,11 +116,14 @@ TEST(Evaluate, PromptsScoreOnlyTheirDimensions) {
   t.copy("mixed/small.mkv", "v/scene-0.mkv");
   EvalOptions o;
   o.videos_a_prompt = 1;
-  o.prompts = t.write("p.json", R"([{"prompt_en": "fox", "dimension": ["temporal_flickering"]}, {"prompt_en": "scene", "dimension": ["scene"]}])");
+  o.prompts = t.write(
+      "p.json",
+      R"([{"prompt_en": "fox", "dimension": ["temporal_flickering"]}, {"prompt_en": "scene", "dimension": ["scene"]}])");
   const Evaluation e = run({t / "v"}, o);
   ASSERT_EQ(e.find("temporal_flickering")->videos.size(), 1u);
   EXPECT_TRUE(e.find("temporal_flickering")->skipped.empty());
-  o.prompts = t.write("q.json", R"([{"prompt_en": "fox", "dimension": ["color"]}, {"prompt_en": "scene", "dimension": ["scene"]}])");
+  o.prompts = t.write(
+      "q.json", R"([{"prompt_en": "fox", "dimension": ["color"]}, {"prompt_en": "scene", "dimension": ["scene"]}])");
   const Evaluation none = run({t / "v"}, o);
   EXPECT_EQ(none.withheld.at("temporal_flickering"), "no video of the set belongs to it");
   EXPECT_THROW(finish_evaluation(none, {}, false), Error);
@@ -207,7 +215,8 @@ TEST(Evaluate, WeightsThatCannotRunAreSaid) {
 TEST(Import, ScoresOfOtherProgramsCompleteTheTotal) {
   const TempFolder t;
   // The example of the aggregate arithmetic, without flicker.
-  const std::string file = t.write("d_eval_results.json", R"({"subject_consistency": [0.95, [{"video_path": "a-0.mp4", "video_results": 0.95}]],
+  const std::string file = t.write(
+      "d_eval_results.json", R"({"subject_consistency": [0.95, [{"video_path": "a-0.mp4", "video_results": 0.95}]],
     "background_consistency": [0.96, []], "motion_smoothness": [0.985], "dynamic_degree": [0.5, [{"video_path": "a-0.mp4", "video_results": true},
     {"video_path": "b-0.mp4", "video_results": false}]], "aesthetic_quality": 0.6, "imaging_quality": [65, [{"video_path": "a-0.mp4", "video_results": 65}]],
     "object_class": 0.9, "multiple_objects": 0.6, "human_action": 0.95, "color": 0.85, "spatial_relationship": 0.7, "scene": 0.5,
@@ -232,7 +241,8 @@ TEST(Import, WhatIsNoScoreIsRefused) {
   const TempFolder t;
   Names warnings;
   int n = 0;
-  for (const char* text : {"[]", "{}", "{\"scene\": \"x\"}", "{\"scene\": []}", "{\"scenery\": 0.5}", "{\"scene\": 324}", "{\"scene\": [null]}", "{\"scene\": NaN}"}) {
+  for (const char* text : {"[]", "{}", "{\"scene\": \"x\"}", "{\"scene\": []}", "{\"scenery\": 0.5}",
+                           "{\"scene\": 324}", "{\"scene\": [null]}", "{\"scene\": NaN}"}) {
     SCOPED_TRACE(text);
     EXPECT_THROW(import_scores({t.write(fmt::format("{}.json", n++), text)}, warnings), Error);
   }
@@ -249,7 +259,8 @@ TEST(Thresholds, RawScoresAndWithheldOnes) {
   EXPECT_EQ(failed("scene=0"), 1u);
   EXPECT_EQ(failed("quality=-5"), 1u);
   EXPECT_EQ(finish_evaluation(e, {{"temporal_flickering", 0.99}}, false), 3);
-  for (const char* bad : {"temporal_flickering", "flicker=1", "temporal_flickering=", "temporal_flickering=x", "temporal_flickering=1x", "=1", "scene=nan"}) {
+  for (const char* bad : {"temporal_flickering", "flicker=1", "temporal_flickering=", "temporal_flickering=x",
+                          "temporal_flickering=1x", "=1", "scene=nan"}) {
     EXPECT_THROW(parse_threshold(bad), Error) << bad;
   }
 }
@@ -273,7 +284,8 @@ TEST(Results, FilesAsVBenchWritesThem) {
   const Json provenance = Json::parse(read_file(t / "out/deep/run_provenance.json"));
   EXPECT_EQ(provenance["videos"].size(), 5u);
   EXPECT_EQ(provenance["videos"][0]["width"], 160);
-  const std::string videos = read_file(t / "out/deep/run_videos.csv"), frames = read_file(t / "out/deep/run_frames.csv");
+  const std::string videos = read_file(t / "out/deep/run_videos.csv"),
+                    frames = read_file(t / "out/deep/run_frames.csv");
   EXPECT_EQ(std::count(videos.begin(), videos.end(), '\n'), 6);
   EXPECT_EQ(std::count(frames.begin(), frames.end(), '\n'), 1 + 12 + 20 + 1 + 9 + 6);
   EXPECT_EQ(frames.rfind("path,frame,seconds,brightness,from_first,difference,psnr,ssim\n", 0), 0u);
@@ -285,9 +297,11 @@ TEST(Results, FilesAsVBenchWritesThem) {
 
 TEST(Report, JsonHasTheContractsFields) {
   const Json j = Json::parse(report_json(run({kMixed})));
-  for (const char* key : {"dimensions", "quality", "semantic", "total", "withheld", "provenance"}) EXPECT_TRUE(j.contains(key)) << key;
+  for (const char* key : {"dimensions", "quality", "semantic", "total", "withheld", "provenance"})
+    EXPECT_TRUE(j.contains(key)) << key;
   const Json& d = j["dimensions"]["temporal_flickering"];
-  for (const char* key : {"raw", "normalised", "weight", "n", "skipped", "ci95", "videos"}) EXPECT_TRUE(d.contains(key)) << key;
+  for (const char* key : {"raw", "normalised", "weight", "n", "skipped", "ci95", "videos"})
+    EXPECT_TRUE(d.contains(key)) << key;
   EXPECT_EQ(d["n"], 4);
   EXPECT_EQ(d["skipped"], 1);
   EXPECT_EQ(d["ci95"].size(), 2u);
@@ -306,7 +320,8 @@ TEST(Report, HtmlStandsAloneAndEscapesNames) {
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_EQ(html.find('\xFF'), std::string::npos);
   EXPECT_EQ(html.find('\x01'), std::string::npos);
-  for (const char* outside : {"src=\"http", "href=", "url(", "@import"}) EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+  for (const char* outside : {"src=\"http", "href=", "url(", "@import"})
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
   EXPECT_NE(html.find("data:image/png;base64,iVBORw0KGgo"), std::string::npos);
   EXPECT_NE(html.find("frozen: all 6 frames are equal"), std::string::npos);
   EXPECT_NO_THROW(Json::parse(report_json(e)));
@@ -319,7 +334,9 @@ TEST(Report, OnlyTheWorstFiveKeepPictures) {
   EvalOptions o;
   o.thumbnails = true;
   const Evaluation e = run({t / "v"}, o);
-  EXPECT_EQ(std::count_if(e.videos.begin(), e.videos.end(), [](const EvaluatedVideo& v) { return !v.measures.thumbnails.empty(); }), 5);
+  EXPECT_EQ(std::count_if(e.videos.begin(), e.videos.end(),
+                          [](const EvaluatedVideo& v) { return !v.measures.thumbnails.empty(); }),
+            5);
   for (size_t i : e.find("temporal_flickering")->worst) EXPECT_FALSE(e.videos[i].measures.thumbnails.empty());
 }
 

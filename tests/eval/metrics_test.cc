@@ -1,8 +1,8 @@
 // Scores against references made with VBench's own code and scikit-image (tests/data/eval/README.md).
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <fstream>
-
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "eval/measure.h"
@@ -80,7 +80,8 @@ TEST(Reference, PsnrAndSsimEqualTheGolden) {
 
 TEST(Reference, OneThreadEqualsFour) {
   Picture a = flat_picture(150, 130, 0), b = a;
-  for (size_t i = 0; i < a.rgb.size(); ++i) a.rgb[i] = static_cast<uint8_t>(i * 7 % 251), b.rgb[i] = static_cast<uint8_t>(i * 11 % 239);
+  for (size_t i = 0; i < a.rgb.size(); ++i)
+    a.rgb[i] = static_cast<uint8_t>(i * 7 % 251), b.rgb[i] = static_cast<uint8_t>(i * 11 % 239);
   ThreadPool one(1), four(4);
   EXPECT_EQ(ssim(a, b, one), ssim(a, b, four));
 }

@@ -1,9 +1,10 @@
+#include "eval/names.h"
+
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/unicode.h"
 #include "eval/manifest.h"
-#include "eval/names.h"
 #include "temp_folder.h"
 
 namespace megaslide {
@@ -30,8 +31,8 @@ TEST(VideoName, IndexIsCutAndTheDotStays) {
 
 TEST(Inputs, FoldersInNaturalOrderWithoutStrayFiles) {
   const TempFolder t;
-  for (const char* name : {"set/clip-10.mp4", "set/clip-2.MKV", "set/.DS_Store", "set/.hidden.mp4", "set/notes.txt", "set/deep/er/x.webm",
-                           "set/frames-1/f_2.png", "set/frames-1/f_10.png", "set/readme"}) {
+  for (const char* name : {"set/clip-10.mp4", "set/clip-2.MKV", "set/.DS_Store", "set/.hidden.mp4", "set/notes.txt",
+                           "set/deep/er/x.webm", "set/frames-1/f_2.png", "set/frames-1/f_10.png", "set/readme"}) {
     t.write(name, "x");
   }
   const InputSet set = collect_inputs({t / "set"});
@@ -52,8 +53,10 @@ TEST(Inputs, TheSameVideoTwiceCountsOnce) {
 TEST(Inputs, ManifestsOfEveryKind) {
   const TempFolder t;
   t.write("v/a.mp4", "x");
-  const std::string json = t.write("m.json", R"([{"path": "v/a.mp4", "prompt": "a fox", "index": 4, "reference": "v/a.mp4"}, "v/b.mp4"])");
-  const std::string jsonl = t.write("m.jsonl", "\xEF\xBB\xBF{\"video\": \"v/a.mp4\", \"caption\": \"a, fox\"}\r\n\r\n\"v/b.mp4\"\n");
+  const std::string json =
+      t.write("m.json", R"([{"path": "v/a.mp4", "prompt": "a fox", "index": 4, "reference": "v/a.mp4"}, "v/b.mp4"])");
+  const std::string jsonl =
+      t.write("m.jsonl", "\xEF\xBB\xBF{\"video\": \"v/a.mp4\", \"caption\": \"a, fox\"}\r\n\r\n\"v/b.mp4\"\n");
   const std::string csv = t.write("m.csv", "file,prompt\r\nv/a.mp4,\"a \"\"fox\"\",\nrunning\"\r\nv/b.mp4,\r\n");
   const std::string txt = t.write("m.txt", "v/a.mp4\n\nv/b.mp4");
   for (const std::string& m : {json, jsonl, csv, txt}) {
@@ -65,7 +68,9 @@ TEST(Inputs, ManifestsOfEveryKind) {
   EXPECT_EQ(collect_inputs({json}).items[0].index, 4);
   EXPECT_EQ(collect_inputs({json}).items[0].reference, t / "v/a.mp4");
   EXPECT_EQ(collect_inputs({csv}).items[0].prompt, "a \"fox\",\nrunning");
-  const std::string info = t.write("r_full_info.json", R"([{"prompt_en": "a fox", "dimension": ["scene", "color"], "video_list": ["v/a.mp4", "v/b.mp4"]}])");
+  const std::string info =
+      t.write("r_full_info.json",
+              R"([{"prompt_en": "a fox", "dimension": ["scene", "color"], "video_list": ["v/a.mp4", "v/b.mp4"]}])");
   const InputSet set = collect_inputs({info});
   EXPECT_EQ(paths_of(set, t), (Names{"v/a.mp4", "v/b.mp4"}));
   EXPECT_EQ(set.items[1].prompt, "a fox");
@@ -74,10 +79,18 @@ TEST(Inputs, ManifestsOfEveryKind) {
 
 TEST(Inputs, DamagedManifestsSayWhere) {
   const TempFolder t;
-  const std::vector<std::pair<std::string, std::string>> cases{
-      {"a.json", "[{\"path\": "}, {"b.json", "{}"},         {"c.json", "[{\"prompt_en\": \"x\"}]"}, {"d.json", "[3]"}, {"e.csv", "prompt\nx\n"},
-      {"f.csv", "path\n\"x"},     {"g.csv", ""},            {"h.txt", "\n\n"},                      {"i.jsonl", "{\"path\": 1.5}"},
-      {"j.json", std::string(100000, '[')}, {"k.json", "[{\"path\": \"x\", \"index\": -1}]"}, {"l.json", "[\"\xFF\"]"}};
+  const std::vector<std::pair<std::string, std::string>> cases{{"a.json", "[{\"path\": "},
+                                                               {"b.json", "{}"},
+                                                               {"c.json", "[{\"prompt_en\": \"x\"}]"},
+                                                               {"d.json", "[3]"},
+                                                               {"e.csv", "prompt\nx\n"},
+                                                               {"f.csv", "path\n\"x"},
+                                                               {"g.csv", ""},
+                                                               {"h.txt", "\n\n"},
+                                                               {"i.jsonl", "{\"path\": 1.5}"},
+                                                               {"j.json", std::string(100000, '[')},
+                                                               {"k.json", "[{\"path\": \"x\", \"index\": -1}]"},
+                                                               {"l.json", "[\"\xFF\"]"}};
   for (const auto& [name, text] : cases) {
     SCOPED_TRACE(name);
     t.write(name, text);
@@ -93,13 +106,19 @@ TEST(Inputs, DamagedManifestsSayWhere) {
 
 TEST(Inputs, ReferencesByName) {
   const TempFolder t;
-  for (const char* name : {"refs/a fox.mp4", "refs/b-1.webm", "out/a fox-0.mp4", "out/a fox-1.mp4", "out/b-1.mkv", "out/c-0.mkv"}) t.write(name, "x");
+  for (const char* name :
+       {"refs/a fox.mp4", "refs/b-1.webm", "out/a fox-0.mp4", "out/a fox-1.mp4", "out/b-1.mkv", "out/c-0.mkv"})
+    t.write(name, "x");
   InputSet set = collect_inputs({t / "out"});
   EXPECT_EQ(assign_references(set.items, t / "refs"), Names{t / "out/c-0.mkv"});
   EXPECT_EQ(set.items[0].reference, t / "refs/a fox.mp4");
   EXPECT_EQ(set.items[1].reference, t / "refs/a fox.mp4");
   EXPECT_EQ(set.items[2].reference, t / "refs/b-1.webm");
   EXPECT_THROW(assign_references(set.items, t / "nowhere"), Error);
+  t.write("refs/b-1.txt", "\xEF\xBB\xBF c \r\n");  // the caption is the prompt of c-0
+  set = collect_inputs({t / "out"});
+  EXPECT_TRUE(assign_references(set.items, t / "refs").empty());
+  EXPECT_EQ(set.items[3].reference, t / "refs/b-1.webm");
   set = collect_inputs({t / "out"});
   EXPECT_TRUE(assign_references(set.items, t / "refs/b-1.webm").empty());
   EXPECT_EQ(set.items[3].reference, t / "refs/b-1.webm");
@@ -120,14 +139,18 @@ std::vector<VideoItem> items_of(const Names& files) {
 
 TEST(Audit, TheKnownTrapsOfFileNames) {
   // One file decomposed (c + cedilla), an upper-case extension, a lost final dot, prompts that differ in case.
-  std::vector<VideoItem> items = items_of({"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv", "ends with a dot-1.mkv",
-                                           "ends with a dot.-0.mkv", "extra clip-0.mkv", "fac\xCC\xA7"
-                                                                                         "ades at dusk-0.mkv",
-                                           "fa\xC3\xA7"
-                                           "ades at dusk-1.MKV"});
-  const std::vector<PromptEntry> prompts{{"A fantasy landscape", {}}, {"a fantasy landscape", {}}, {"fa\xC3\xA7"
-                                                                                                    "ades at dusk",
-                                                                                                    {}},
+  std::vector<VideoItem> items =
+      items_of({"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv",
+                "ends with a dot-1.mkv", "ends with a dot.-0.mkv", "extra clip-0.mkv",
+                "fac\xCC\xA7"
+                "ades at dusk-0.mkv",
+                "fa\xC3\xA7"
+                "ades at dusk-1.MKV"});
+  const std::vector<PromptEntry> prompts{{"A fantasy landscape", {}},
+                                         {"a fantasy landscape", {}},
+                                         {"fa\xC3\xA7"
+                                          "ades at dusk",
+                                          {}},
                                          {"ends with a dot.", {"temporal_flickering"}}};
   const NameAudit a = audit_names(items, prompts, 2);
   EXPECT_EQ(a.expected, 8);
@@ -143,7 +166,8 @@ TEST(Audit, TheKnownTrapsOfFileNames) {
 }
 
 TEST(Audit, UnderscoresAndTyposAreNearNames) {
-  std::vector<VideoItem> items = items_of({"a_red_fox_runs-0.mp4", "a blue brid sings-0.mp4", "something else entirely-0.mp4"});
+  std::vector<VideoItem> items =
+      items_of({"a_red_fox_runs-0.mp4", "a blue brid sings-0.mp4", "something else entirely-0.mp4"});
   const NameAudit a = audit_names(items, {{"a red fox runs", {}}, {"a blue bird sings", {}}}, 1);
   EXPECT_EQ(a.near.at("a red fox runs-0"), "a_red_fox_runs-0.mp4");
   EXPECT_EQ(a.near.at("a blue bird sings-0"), "a blue brid sings-0.mp4");
@@ -163,8 +187,12 @@ TEST(Audit, AWholeSuiteOfWrongNamesIsFast) {
   std::vector<PromptEntry> prompts;
   Names files;
   for (int i = 0; i < 950; ++i) {
-    prompts.push_back({fmt::format("a photograph of thing number {} standing in a wide green field under a cloudy sky {}", i, i * i), {}});
-    for (int k = 0; k < 5; ++k) files.push_back(fmt::format("another name {} of {} videos that nobody can recognise in this rather long list-{}.mp4", i * 7, i, k));
+    prompts.push_back(
+        {fmt::format("a photograph of thing number {} standing in a wide green field under a cloudy sky {}", i, i * i),
+         {}});
+    for (int k = 0; k < 5; ++k)
+      files.push_back(fmt::format(
+          "another name {} of {} videos that nobody can recognise in this rather long list-{}.mp4", i * 7, i, k));
   }
   std::vector<VideoItem> items = items_of(files);
   const NameAudit a = audit_names(items, prompts, 5);
@@ -183,11 +211,14 @@ TEST(Audit, DistanceIsTheEditDistanceUpToItsLimit) {
 
 TEST(Prompts, SuitesAndTexts) {
   const TempFolder t;
-  const auto suite = read_prompts(t.write("s.json", R"([{"prompt_en": "a fox", "dimension": ["scene"]}, {"prompt_en": "a fox", "dimension": ["color", "scene"]}, "b"])"));
+  const auto suite = read_prompts(t.write(
+      "s.json",
+      R"([{"prompt_en": "a fox", "dimension": ["scene"]}, {"prompt_en": "a fox", "dimension": ["color", "scene"]}, "b"])"));
   ASSERT_EQ(suite.size(), 2u);
   EXPECT_EQ(suite[0].dimensions, (Names{"scene", "color"}));
-  const auto text = read_prompts(t.write("p.txt", "\xEF\xBB\xBF"
-                                                  "a fox\r\n\r\n# no comment\nlast"));
+  const auto text = read_prompts(t.write("p.txt",
+                                         "\xEF\xBB\xBF"
+                                         "a fox\r\n\r\n# no comment\nlast"));
   ASSERT_EQ(text.size(), 3u);
   EXPECT_EQ(text[0].prompt, "a fox");
   EXPECT_EQ(text[1].prompt, "# no comment");

@@ -1,9 +1,9 @@
-#include <cmath>
-#include <limits>
+#include "base/svg.h"
 
 #include <gtest/gtest.h>
 
-#include "base/svg.h"
+#include <cmath>
+#include <limits>
 
 namespace megaslide {
 namespace {
@@ -82,7 +82,8 @@ TEST(Svg, TextIsEscaped) {
 
 TEST(Svg, BarsAndRadarCopeToo) {
   expect_sound(bar_chart({}, {}));
-  expect_sound(bar_chart({.title = "b"}, {{"a", kNaN, "withheld"}, {"b", -0.5, "", -0.7, -0.1}, {"c", 1e300}, {"d", kInf, "x"}}));
+  expect_sound(bar_chart({.title = "b"},
+                         {{"a", kNaN, "withheld"}, {"b", -0.5, "", -0.7, -0.1}, {"c", 1e300}, {"d", kInf, "x"}}));
   expect_sound(radar_chart({}, {}, {}));
   expect_sound(radar_chart({}, {{"a", ""}}, {{"s", {0.5}}}));
   const std::vector<RadarAxis> axes{{"a", "0 - 1"}, {"b", ""}, {"c", ""}};
