@@ -6,10 +6,9 @@
 #include "base/log.h"
 #include "common/flags.h"
 #include "common/run_tool.h"
-#include "config/load.h"
 #include "data/encode.h"
 #include "data/report.h"
-#include "io/model_directory.h"
+#include "io/open_model.h"
 
 using namespace megaslide;
 
@@ -25,7 +24,7 @@ struct Options {
 
 void declare(CLI::App& app, Options& o) {
   app.add_option("DATASET", o.run.datasets, "Folder (clips with .txt beside them), .csv, .json, .jsonl, prompts.txt+videos.txt, or a video")->group("Input");
-  app.add_option("--model", o.model, "Model directory, preset name or model.yaml")->required()->group("Input");
+  app.add_option("--model", o.model, "Model directory, preset name, model.yaml or foreign checkpoint")->required()->group("Input");
   app.add_option("--tensor", o.tensor, "File with video [B,3,F,H,W] in [-1,1]: encode it instead of a dataset")->group("Input");
   app.add_option("--text", o.texts, "Prompt to encode instead of a dataset; may be given several times")->group("Input")->allow_extra_args(false);
   app.add_flag("--allow-empty-captions", o.run.dataset.allow_empty_captions, "Keep clips whose caption is missing or blank")->group("Input");
@@ -64,7 +63,7 @@ int main(int argc, char** argv) {
                                    "encode-clips --text \"a green tree\" --model tiny -o text.safetensors --json"},
                       .flags = kThreadsFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) { declare(app, o); }, [&](Tool& tool) {
-    const ModelConfig model = ModelDirectory::is_one(o.model) ? ModelDirectory::open(o.model).config() : load_model_config(o.model);
+    const ModelConfig model = model_config_of(o.model);
     ThreadPool pool(tool.flags.threads);
     if (o.tensor.empty() && o.texts.empty()) return encode(tool, o, model, pool);
     if (!o.run.datasets.empty() || (!o.tensor.empty() && !o.texts.empty()))
