@@ -119,9 +119,7 @@ struct RowSum {
     else
       return whole;
   }
-  HWY_INLINE float total() const {
-    return hn::GetLane(hn::SumOfLanes(FloatTag(), whole)) + hn::GetLane(tail);
-  }
+  HWY_INLINE float total() const { return hn::GetLane(hn::SumOfLanes(FloatTag(), whole)) + hn::GetLane(tail); }
 
   hn::Vec<FloatTag> whole;
   hn::Vec<TailTag> tail;

@@ -66,9 +66,11 @@ void BackwardRows(T* dx, T* y, float* dbias, const float* dy, const T* x, int64_
 void GeluBackwardRows(void* dx, void* y, float* dbias, const float* dy, const void* x, int64_t begin, int64_t end,
                       int64_t width, DType dtype) {
   if (dtype == DType::kBF16)
-    BackwardRows(static_cast<bf16*>(dx), static_cast<bf16*>(y), dbias, dy, static_cast<const bf16*>(x), begin, end, width);
+    BackwardRows(static_cast<bf16*>(dx), static_cast<bf16*>(y), dbias, dy, static_cast<const bf16*>(x), begin, end,
+                 width);
   else
-    BackwardRows(static_cast<float*>(dx), static_cast<float*>(y), dbias, dy, static_cast<const float*>(x), begin, end, width);
+    BackwardRows(static_cast<float*>(dx), static_cast<float*>(y), dbias, dy, static_cast<const float*>(x), begin, end,
+                 width);
 }
 
 }  // namespace

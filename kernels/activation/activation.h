@@ -16,9 +16,9 @@ using GeluForward = void(Stream&, void* y /*(n) dtype*/, void* x_kept /*(n) dtyp
                          DType dtype);
 // dx = dy ⊙ gelu'(x) and y = gelu(x) again (the operand of the next weight's gradient), both overwritten and rounded to
 // dtype; dbias += Σ_rows of the unrounded dx. y may be x_kept; dx must be neither. scratch: gelu_scratch floats.
-using GeluBackward = void(Stream&, void* dx /*(R,C) dtype*/, void* y /*(R,C) dtype*/, float* dbias /*(C)*/, float* scratch,
-                          const float* dy /*(R,C)*/, const void* x_kept /*(R,C) dtype*/, int64_t rows, int64_t width,
-                          DType dtype);
+using GeluBackward = void(Stream&, void* dx /*(R,C) dtype*/, void* y /*(R,C) dtype*/, float* dbias /*(C)*/,
+                          float* scratch, const float* dy /*(R,C)*/, const void* x_kept /*(R,C) dtype*/, int64_t rows,
+                          int64_t width, DType dtype);
 inline int64_t gelu_scratch(int64_t rows, int64_t width) { return row_sum_scratch(rows, rows, width); }
 
 using SiluForward = void(Stream&, float* y /*(n)*/, const float* x /*(n)*/, int64_t n);
@@ -63,10 +63,12 @@ inline Cost silu_backward_cost(float*, const float*, const float*, int64_t n, bo
   return {KernelClass::kVector, 23.0 * static_cast<double>(n), 12.0 * static_cast<double>(n)};
 }
 
-inline constexpr Kernel<GeluForward> gelu_forward{"gelu_forward", &cpu::gelu_forward, MS_CUDA(gelu_forward), &gelu_forward_cost};
+inline constexpr Kernel<GeluForward> gelu_forward{"gelu_forward", &cpu::gelu_forward, MS_CUDA(gelu_forward),
+                                                  &gelu_forward_cost};
 inline constexpr Kernel<GeluBackward> gelu_backward{"gelu_backward", &cpu::gelu_backward, MS_CUDA(gelu_backward),
                                                     &gelu_backward_cost};
-inline constexpr Kernel<SiluForward> silu_forward{"silu_forward", &cpu::silu_forward, MS_CUDA(silu_forward), &silu_forward_cost};
+inline constexpr Kernel<SiluForward> silu_forward{"silu_forward", &cpu::silu_forward, MS_CUDA(silu_forward),
+                                                  &silu_forward_cost};
 inline constexpr Kernel<SiluBackward> silu_backward{"silu_backward", &cpu::silu_backward, MS_CUDA(silu_backward),
                                                     &silu_backward_cost};
 

@@ -18,7 +18,8 @@ void fill_zero(Stream& stream, void* out, int64_t bytes) {
 
 void copy_memory(Stream& stream, void* out, const void* in, int64_t bytes) {
   stream.parallel_for(bytes, kGrainBytes, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(out) + begin, static_cast<const std::byte*>(in) + begin, static_cast<size_t>(end - begin));
+    std::memcpy(static_cast<std::byte*>(out) + begin, static_cast<const std::byte*>(in) + begin,
+                static_cast<size_t>(end - begin));
   });
 }
 

@@ -40,9 +40,11 @@ inline Cost widen_float_cost(float*, const void*, int64_t n, DType dtype) {
 }
 
 inline constexpr Kernel<FillZero> fill_zero{"fill_zero", &cpu::fill_zero, MS_CUDA(fill_zero), &fill_zero_cost};
-inline constexpr Kernel<CopyMemory> copy_memory{"copy_memory", &cpu::copy_memory, MS_CUDA(copy_memory), &copy_memory_cost};
+inline constexpr Kernel<CopyMemory> copy_memory{"copy_memory", &cpu::copy_memory, MS_CUDA(copy_memory),
+                                                &copy_memory_cost};
 inline constexpr Kernel<AddInPlace> add_in_place{"add_in_place", &cpu::add_in_place, MS_CUDA(add_in_place),
                                                  &add_in_place_cost};
-inline constexpr Kernel<WidenFloat> widen_float{"widen_float", &cpu::widen_float, MS_CUDA(widen_float), &widen_float_cost};
+inline constexpr Kernel<WidenFloat> widen_float{"widen_float", &cpu::widen_float, MS_CUDA(widen_float),
+                                                &widen_float_cost};
 
 }  // namespace megaslide

@@ -26,8 +26,8 @@ void Forward(float* y, T* kept, const float* x, const float* a, const float* gat
   }
 }
 
-void GatedAddForwardRows(float* y, void* kept, const float* x, const float* a, const float* gate, int64_t begin, int64_t end,
-                         int64_t width, DType dtype) {
+void GatedAddForwardRows(float* y, void* kept, const float* x, const float* a, const float* gate, int64_t begin,
+                         int64_t end, int64_t width, DType dtype) {
   const int64_t at = begin * width;
   if (dtype == DType::kBF16)
     Forward(y + at, kept ? static_cast<bf16*>(kept) + at : nullptr, x + at, a + at, gate, end - begin, width);
@@ -55,9 +55,11 @@ void GatedAddBackwardRows(void* da, float* sums, const float* dy, const void* a,
                           int64_t end, int64_t width, DType dtype) {
   const int64_t at = begin * width;
   if (dtype == DType::kBF16)
-    BackwardRows(static_cast<bf16*>(da) + at, sums, dy + at, static_cast<const bf16*>(a) + at, gate, end - begin, width);
+    BackwardRows(static_cast<bf16*>(da) + at, sums, dy + at, static_cast<const bf16*>(a) + at, gate, end - begin,
+                 width);
   else
-    BackwardRows(static_cast<float*>(da) + at, sums, dy + at, static_cast<const float*>(a) + at, gate, end - begin, width);
+    BackwardRows(static_cast<float*>(da) + at, sums, dy + at, static_cast<const float*>(a) + at, gate, end - begin,
+                 width);
 }
 
 }  // namespace
@@ -72,8 +74,8 @@ HWY_EXPORT(GatedAddBackwardRows);
 
 namespace cpu {
 
-void modulation_forward(Stream&, float* m, const void* table, const float* e, int64_t batch, int64_t slots, int64_t e_slots,
-                        int64_t width, uint32_t plus_one, DType dtype) {
+void modulation_forward(Stream&, float* m, const void* table, const float* e, int64_t batch, int64_t slots,
+                        int64_t e_slots, int64_t width, uint32_t plus_one, DType dtype) {
   const int64_t row = slots * width;
   convert_to_f32(m, table, dtype, row);
   for (int64_t b = batch - 1; b >= 0; --b) {
@@ -85,8 +87,8 @@ void modulation_forward(Stream&, float* m, const void* table, const float* e, in
   }
 }
 
-void modulation_backward(Stream&, float* dtable, float* de, const float* dm, int64_t batch, int64_t slots, int64_t e_slots,
-                         int64_t width) {
+void modulation_backward(Stream&, float* dtable, float* de, const float* dm, int64_t batch, int64_t slots,
+                         int64_t e_slots, int64_t width) {
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t s = 0; s < slots; ++s) {
       const float* from = dm + (b * slots + s) * width;
@@ -115,9 +117,10 @@ void gated_add_backward(Stream& stream, void* da, float* dgate, float* dbias, fl
                         const void* a_kept, const float* gate, int64_t rows, int64_t width, int64_t group_rows,
                         int64_t group_stride, DType dtype) {
   const auto run = HWY_DYNAMIC_DISPATCH(GatedAddBackwardRows);
-  for_row_pieces(stream, rows, group_rows, 2 * width, scratch, [&](int64_t group, int64_t begin, int64_t end, float* sums) {
-    run(da, sums, dy, a_kept, gate + group * group_stride, begin, end, width, dtype);
-  });
+  for_row_pieces(stream, rows, group_rows, 2 * width, scratch,
+                 [&](int64_t group, int64_t begin, int64_t end, float* sums) {
+                   run(da, sums, dy, a_kept, gate + group * group_stride, begin, end, width, dtype);
+                 });
   add_row_pieces(stream, dgate, group_stride, rows, group_rows, 2 * width, 0, width, scratch);
   // The bias belongs to all samples: their pieces follow each other, so they are one group here.
   const int64_t pieces = row_pieces(rows, group_rows);

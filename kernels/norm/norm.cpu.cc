@@ -50,8 +50,8 @@ void LayerNormForwardRows(void* y, int64_t offset, DType dtype, const float* x, 
 }
 
 // sums: dmul (width), then dadd (width).
-void LayerNormBackwardRows(float* dx, float* sums, const float* dy, const float* residual, const float* x, const float* mul,
-                           int64_t rows, int64_t width, float eps) {
+void LayerNormBackwardRows(float* dx, float* sums, const float* dy, const float* residual, const float* x,
+                           const float* mul, int64_t rows, int64_t width, float eps) {
   float *dmul = sums, *dadd = sums + width;
   for (int64_t r = 0; r < rows; ++r, x += width, dx += width, dy += width) {
     const Statistics s = RowStatistics(x, width, eps);
@@ -65,7 +65,8 @@ void LayerNormBackwardRows(float* dx, float* sums, const float* dy, const float*
       hn::StoreU(hn::MulAdd(dv, unit, hn::LoadU(d, dmul + c)), d, dmul + c);
       hn::StoreU(hn::Add(dv, hn::LoadU(d, dadd + c)), d, dadd + c);
     });
-    const float mean_g = sum_g.total() / static_cast<float>(width), mean_gu = sum_gu.total() / static_cast<float>(width);
+    const float mean_g = sum_g.total() / static_cast<float>(width),
+                mean_gu = sum_gu.total() / static_cast<float>(width);
     ForEach(width, [&](auto d, int64_t c) HWY_ATTR {
       const auto rstd = hn::Set(d, s.rstd);
       const auto unit = hn::Mul(hn::Sub(hn::LoadU(d, x + c), hn::Set(d, s.mean)), rstd);
@@ -95,8 +96,8 @@ void layer_norm_forward(Stream& stream, void* y, const float* x, const float* mu
   stream.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t group = begin / group_rows, last = std::min(end, (group + 1) * group_rows);
-      run(y, begin * width, dtype, x + begin * width, mul + group * group_stride, add + group * group_stride, last - begin,
-          width, eps);
+      run(y, begin * width, dtype, x + begin * width, mul + group * group_stride, add + group * group_stride,
+          last - begin, width, eps);
       begin = last;
     }
   });
@@ -106,10 +107,12 @@ void layer_norm_backward(Stream& stream, float* dx, float* dmul, float* dadd, fl
                          const float* residual, const float* x, const float* mul, int64_t rows, int64_t width,
                          int64_t group_rows, int64_t group_stride, float eps) {
   const auto run = HWY_DYNAMIC_DISPATCH(LayerNormBackwardRows);
-  for_row_pieces(stream, rows, group_rows, 2 * width, scratch, [&](int64_t group, int64_t begin, int64_t end, float* sums) {
-    const int64_t at = begin * width;
-    run(dx + at, sums, dy + at, residual ? residual + at : nullptr, x + at, mul + group * group_stride, end - begin, width, eps);
-  });
+  for_row_pieces(stream, rows, group_rows, 2 * width, scratch,
+                 [&](int64_t group, int64_t begin, int64_t end, float* sums) {
+                   const int64_t at = begin * width;
+                   run(dx + at, sums, dy + at, residual ? residual + at : nullptr, x + at, mul + group * group_stride,
+                       end - begin, width, eps);
+                 });
   add_row_pieces(stream, dmul, group_stride, rows, group_rows, 2 * width, 0, width, scratch);
   add_row_pieces(stream, dadd, group_stride, rows, group_rows, 2 * width, width, width, scratch);
 }

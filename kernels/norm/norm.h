@@ -12,12 +12,12 @@
 namespace megaslide {
 
 // y is overwritten and rounded to dtype (bf16 or fp32). Saves nothing: backward rebuilds the statistics from x.
-using LayerNormForward = void(Stream&, void* y /*(R,C) dtype*/, const float* x /*(R,C)*/, const float* mul /*(C) a group*/,
-                              const float* add /*(C) a group*/, int64_t rows, int64_t width, int64_t group_rows,
-                              int64_t group_stride, float eps, DType dtype);
+using LayerNormForward = void(Stream&, void* y /*(R,C) dtype*/, const float* x /*(R,C)*/,
+                              const float* mul /*(C) a group*/, const float* add /*(C) a group*/, int64_t rows,
+                              int64_t width, int64_t group_rows, int64_t group_stride, float eps, DType dtype);
 
-// dx = residual + LNᵀ(dy ⊙ mul), overwritten (dx may be residual or dy; a null residual is 0). dmul += Σ dy ⊙ û and dadd += Σ dy over the
-// rows of a group, at the group's place like mul. scratch: layer_norm_scratch floats.
+// dx = residual + LNᵀ(dy ⊙ mul), overwritten (dx may be residual or dy; a null residual is 0). dmul += Σ dy ⊙ û and
+// dadd += Σ dy over the rows of a group, at the group's place like mul. scratch: layer_norm_scratch floats.
 using LayerNormBackward = void(Stream&, float* dx /*(R,C)*/, float* dmul, float* dadd, float* scratch,
                                const float* dy /*(R,C)*/, const float* residual /*(R,C)*/, const float* x /*(R,C)*/,
                                const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride,
@@ -43,16 +43,17 @@ namespace reference {
 void layer_norm_forward(float* y, const float* x, const float* mul, const float* add, int64_t rows, int64_t width,
                         int64_t group_rows, int64_t group_stride, float eps);
 void layer_norm_backward(float* dx, float* dmul, float* dadd, const float* dy, const float* residual, const float* x,
-                         const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride, float eps);
+                         const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride,
+                         float eps);
 }  // namespace reference
 
-inline Cost layer_norm_forward_cost(void*, const float*, const float*, const float*, int64_t rows, int64_t width, int64_t,
-                                    int64_t, float, DType dtype) {
+inline Cost layer_norm_forward_cost(void*, const float*, const float*, const float*, int64_t rows, int64_t width,
+                                    int64_t, int64_t, float, DType dtype) {
   const double n = static_cast<double>(rows * width);
   return {KernelClass::kVector, 8 * n, n * static_cast<double>(4 + dtype_bytes(dtype))};
 }
-inline Cost layer_norm_backward_cost(float*, float*, float*, float*, const float*, const float*, const float*, const float*,
-                                     int64_t rows, int64_t width, int64_t, int64_t, float) {
+inline Cost layer_norm_backward_cost(float*, float*, float*, float*, const float*, const float*, const float*,
+                                     const float*, int64_t rows, int64_t width, int64_t, int64_t, float) {
   const double n = static_cast<double>(rows * width);
   return {KernelClass::kVector, 19 * n, 16 * n};
 }

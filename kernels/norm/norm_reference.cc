@@ -24,16 +24,18 @@ Statistics statistics(const float* x, int64_t width, float eps) {
 void layer_norm_forward(float* y, const float* x, const float* mul, const float* add, int64_t rows, int64_t width,
                         int64_t group_rows, int64_t group_stride, float eps) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float *row = x + r * width, *m = mul + r / group_rows * group_stride, *a = add + r / group_rows * group_stride;
+    const float *row = x + r * width, *m = mul + r / group_rows * group_stride,
+                *a = add + r / group_rows * group_stride;
     const Statistics s = statistics(row, width, eps);
     for (int64_t c = 0; c < width; ++c)
-      y[r * width + c] = static_cast<float>((static_cast<double>(row[c]) - s.mean) * s.rstd * static_cast<double>(m[c]) +
-                                            static_cast<double>(a[c]));
+      y[r * width + c] = static_cast<float>(
+          (static_cast<double>(row[c]) - s.mean) * s.rstd * static_cast<double>(m[c]) + static_cast<double>(a[c]));
   }
 }
 
 void layer_norm_backward(float* dx, float* dmul, float* dadd, const float* dy, const float* residual, const float* x,
-                         const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride, float eps) {
+                         const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride,
+                         float eps) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t group = r / group_rows * group_stride;
     const float *row = x + r * width, *d = dy + r * width;

@@ -25,7 +25,8 @@ using Unpatchify = void(Stream&, float* latent, const float* rows /*(R,4C)*/, Pa
 using UnpatchifyBackward = void(Stream&, float* drows /*(R,4C)*/, const float* dlatent, PatchShape shape);
 
 // [cos(t ω_i) | sin(t ω_i)], ω_i = 10000^(−i/half), i < half = width/2; angles in fp64. width is even.
-using TimeFeatures = void(Stream&, float* features /*(B,width)*/, const float* timesteps /*(B)*/, int64_t batch, int64_t width);
+using TimeFeatures = void(Stream&, float* features /*(B,width)*/, const float* timesteps /*(B)*/, int64_t batch,
+                          int64_t width);
 
 namespace cpu {
 PatchGather patch_gather;
@@ -55,7 +56,8 @@ inline Cost time_features_cost(float*, const float*, int64_t batch, int64_t widt
   return {KernelClass::kVector, 50 * n, 4 * n};
 }
 
-inline constexpr Kernel<PatchGather> patch_gather{"patch_gather", &cpu::patch_gather, MS_CUDA(patch_gather), &patch_gather_cost};
+inline constexpr Kernel<PatchGather> patch_gather{"patch_gather", &cpu::patch_gather, MS_CUDA(patch_gather),
+                                                  &patch_gather_cost};
 inline constexpr Kernel<PatchScatter> patch_scatter{"patch_scatter", &cpu::patch_scatter, MS_CUDA(patch_scatter),
                                                     &patch_move_cost};
 inline constexpr Kernel<Unpatchify> unpatchify{"unpatchify", &cpu::unpatchify, MS_CUDA(unpatchify), &patch_move_cost};

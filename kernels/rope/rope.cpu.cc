@@ -17,11 +17,13 @@ namespace megaslide {
 // The cosines and signed sines of one head at one token, gathered from the three axes of the table.
 class RowAngles {
  public:
-  RowAngles(const float* table, const RopeGrid& grid) : table_(table), grid_(grid), values_(static_cast<size_t>(2 * grid.head_dim)) {}
+  RowAngles(const float* table, const RopeGrid& grid)
+      : table_(table), grid_(grid), values_(static_cast<size_t>(2 * grid.head_dim)) {}
   bool rotates() const { return table_ != nullptr; }
   void move_to(int64_t row) {
     const int64_t token = row % (grid_.frames * grid_.height * grid_.width);
-    const int64_t t = token / (grid_.height * grid_.width), h = token / grid_.width % grid_.height, w = token % grid_.width;
+    const int64_t t = token / (grid_.height * grid_.width), h = token / grid_.width % grid_.height,
+                  w = token % grid_.width;
     const int64_t ct = grid_.time_channels(), cs = grid_.space_channels();
     const float* rows = table_ + 2 * grid_.frames * ct;
     const float* columns = rows + 2 * grid_.height * cs;
@@ -53,8 +55,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class T>
-void ForwardRows(T* y, T* kept, float* rstd, const float* x, const float* gain, const float* table, const RopeGrid& grid,
-                 int64_t begin, int64_t end, float eps) {
+void ForwardRows(T* y, T* kept, float* rstd, const float* x, const float* gain, const float* table,
+                 const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
   const int64_t width = grid.heads * grid.head_dim;
   const T* type = nullptr;
   RowAngles angles(table, grid);
@@ -91,8 +93,8 @@ void ForwardRows(T* y, T* kept, float* rstd, const float* x, const float* gain, 
   }
 }
 
-void RmsRopeForwardRows(void* y, void* kept, DType dtype, float* rstd, const float* x, const float* gain, const float* table,
-                        const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
+void RmsRopeForwardRows(void* y, void* kept, DType dtype, float* rstd, const float* x, const float* gain,
+                        const float* table, const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
   if (dtype == DType::kBF16)
     ForwardRows(static_cast<bf16*>(y), static_cast<bf16*>(kept), rstd, x, gain, table, grid, begin, end, eps);
   else
@@ -101,8 +103,8 @@ void RmsRopeForwardRows(void* y, void* kept, DType dtype, float* rstd, const flo
 
 // sums: dgain (width), then dbias (width).
 template <class T>
-void BackwardRows(T* dx, float* sums, const float* dy, const T* x, const float* rstd, const float* gain, const float* table,
-                  const RopeGrid& grid, int64_t begin, int64_t end) {
+void BackwardRows(T* dx, float* sums, const float* dy, const T* x, const float* rstd, const float* gain,
+                  const float* table, const RopeGrid& grid, int64_t begin, int64_t end) {
   const int64_t width = grid.heads * grid.head_dim;
   float *dgain = sums, *dbias = sums + width;
   RowAngles angles(table, grid);
@@ -116,7 +118,8 @@ void BackwardRows(T* dx, float* sums, const float* dy, const T* x, const float* 
         ForEachPair(grid.head_dim, [&](auto d, int64_t i) HWY_ATTR {
           const auto value = [&](int64_t j) HWY_ATTR { return hn::LoadU(d, g + first + j); };
           const auto along = hn::Mul(value(i), hn::LoadU(d, cosines + i));
-          hn::StoreU(hn::NegMulAdd(ExchangePairs(d, i, value), hn::LoadU(d, sines + i), along), d, turned.data() + first + i);
+          hn::StoreU(hn::NegMulAdd(ExchangePairs(d, i, value), hn::LoadU(d, sines + i), along), d,
+                     turned.data() + first + i);
         });
       }
       g = turned.data();

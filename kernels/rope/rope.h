@@ -38,9 +38,10 @@ using RmsRopeForward = void(Stream&, void* y /*(R,C) dtype*/, void* x_kept /*(R,
 
 // dx is overwritten with the gradient at x, rounded to dtype. dgain += Σ and dbias += Σ_rows of the unrounded dx (the
 // gradient of the projection's bias). scratch: rms_rope_scratch floats.
-using RmsRopeBackward = void(Stream&, void* dx /*(R,C) dtype*/, float* dgain /*(C)*/, float* dbias /*(C)*/, float* scratch,
-                             const float* dy /*(R,C)*/, const void* x_kept /*(R,C) dtype*/, const float* rstd /*(R)*/,
-                             const float* gain /*(C)*/, const float* table, RopeGrid grid, int64_t rows, DType dtype);
+using RmsRopeBackward = void(Stream&, void* dx /*(R,C) dtype*/, float* dgain /*(C)*/, float* dbias /*(C)*/,
+                             float* scratch, const float* dy /*(R,C)*/, const void* x_kept /*(R,C) dtype*/,
+                             const float* rstd /*(R)*/, const float* gain /*(C)*/, const float* table, RopeGrid grid,
+                             int64_t rows, DType dtype);
 
 inline int64_t rms_rope_scratch(int64_t rows, int64_t channels) { return row_sum_scratch(rows, rows, 2 * channels); }
 
@@ -60,16 +61,16 @@ RmsRopeBackward rms_rope_backward;
 // The plain twins: fp64 inside, angles computed in place, fp32 operands. rotate = false leaves out RoPE.
 namespace reference {
 void rms_rope_forward(float* y, const float* x, const float* gain, bool rotate, RopeGrid grid, int64_t rows, float eps);
-void rms_rope_backward(float* dx, float* dgain, float* dbias, const float* dy, const float* x, const float* gain, bool rotate,
-                       RopeGrid grid, int64_t rows, float eps);
+void rms_rope_backward(float* dx, float* dgain, float* dbias, const float* dy, const float* x, const float* gain,
+                       bool rotate, RopeGrid grid, int64_t rows, float eps);
 }  // namespace reference
 
 inline Cost rope_table_cost(float*, RopeGrid grid) {
   const double n = static_cast<double>(rope_table_elements(grid));
   return {KernelClass::kVector, 50 * n, 4 * n};  // a cosine, a sine and a power count about a hundred operations
 }
-inline Cost rms_rope_forward_cost(void*, void*, float*, const float*, const float*, const float*, RopeGrid grid, int64_t rows,
-                                  float, DType dtype) {
+inline Cost rms_rope_forward_cost(void*, void*, float*, const float*, const float*, const float*, RopeGrid grid,
+                                  int64_t rows, float, DType dtype) {
   const double n = static_cast<double>(rows * grid.heads * grid.head_dim);
   return {KernelClass::kVector, 7 * n, n * static_cast<double>(4 + 2 * dtype_bytes(dtype))};
 }

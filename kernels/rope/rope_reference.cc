@@ -8,8 +8,8 @@ namespace megaslide::reference {
 namespace {
 // The angle of pair j of a head at token row r.
 double angle(const RopeGrid& g, int64_t row, int64_t j) {
-  const int64_t token = row % (g.frames * g.height * g.width), position[3] = {token / (g.height * g.width),
-                                                                              token / g.width % g.height, token % g.width};
+  const int64_t token = row % (g.frames * g.height * g.width),
+                position[3] = {token / (g.height * g.width), token / g.width % g.height, token % g.width};
   const int64_t channels[3] = {g.time_channels(), g.space_channels(), g.space_channels()};
   int axis = 0;
   while (j >= channels[axis] / 2) j -= channels[axis++] / 2;
@@ -20,7 +20,8 @@ double angle(const RopeGrid& g, int64_t row, int64_t j) {
 // Turns a row by its angles, or back.
 void rotate_row(std::vector<double>& u, const RopeGrid& g, int64_t row, bool back) {
   for (int64_t c = 0; c < g.heads * g.head_dim; c += 2) {
-    const double theta = angle(g, row, c % g.head_dim / 2), cosine = std::cos(theta), sine = back ? -std::sin(theta) : std::sin(theta);
+    const double theta = angle(g, row, c % g.head_dim / 2), cosine = std::cos(theta),
+                 sine = back ? -std::sin(theta) : std::sin(theta);
     const size_t i = static_cast<size_t>(c);
     const double even = u[i] * cosine - u[i + 1] * sine, odd = u[i] * sine + u[i + 1] * cosine;
     u[i] = even;
@@ -35,7 +36,8 @@ double row_rstd(const float* x, int64_t width, float eps) {
 }
 }  // namespace
 
-void rms_rope_forward(float* y, const float* x, const float* gain, bool rotate, RopeGrid grid, int64_t rows, float eps) {
+void rms_rope_forward(float* y, const float* x, const float* gain, bool rotate, RopeGrid grid, int64_t rows,
+                      float eps) {
   const int64_t width = grid.heads * grid.head_dim;
   std::vector<double> u(static_cast<size_t>(width));
   for (int64_t r = 0; r < rows; ++r) {
@@ -47,8 +49,8 @@ void rms_rope_forward(float* y, const float* x, const float* gain, bool rotate, 
   }
 }
 
-void rms_rope_backward(float* dx, float* dgain, float* dbias, const float* dy, const float* x, const float* gain, bool rotate,
-                       RopeGrid grid, int64_t rows, float eps) {
+void rms_rope_backward(float* dx, float* dgain, float* dbias, const float* dy, const float* x, const float* gain,
+                       bool rotate, RopeGrid grid, int64_t rows, float eps) {
   const int64_t width = grid.heads * grid.head_dim;
   std::vector<double> u(static_cast<size_t>(width)), sum_gain(u.size()), sum_bias(u.size());
   for (int64_t r = 0; r < rows; ++r) {
@@ -65,7 +67,8 @@ void rms_rope_backward(float* dx, float* dgain, float* dbias, const float* dy, c
     }
     for (int64_t c = 0; c < width; ++c) {
       const size_t i = static_cast<size_t>(c);
-      const double d = rstd * u[i] - static_cast<double>(x[r * width + c]) * rstd * rstd * rstd * inner / static_cast<double>(width);
+      const double d =
+          rstd * u[i] - static_cast<double>(x[r * width + c]) * rstd * rstd * rstd * inner / static_cast<double>(width);
       sum_bias[i] += d;
       dx[r * width + c] = static_cast<float>(d);
     }

@@ -15,7 +15,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class T>
-void Forward(float* y, const float* x, const T* w, const T* bias, int64_t m, int64_t n, int64_t k, int64_t begin, int64_t end) {
+void Forward(float* y, const float* x, const T* w, const T* bias, int64_t m, int64_t n, int64_t k, int64_t begin,
+             int64_t end) {
   for (int64_t j = begin; j < end; ++j) {
     for (int64_t i = 0; i < m; ++i) {
       RowSum sum;
@@ -27,8 +28,8 @@ void Forward(float* y, const float* x, const T* w, const T* bias, int64_t m, int
   }
 }
 
-void VectorLinearForwardRange(float* y, const float* x, const void* w, const void* bias, int64_t m, int64_t n, int64_t k,
-                              int64_t begin, int64_t end, DType dtype) {
+void VectorLinearForwardRange(float* y, const float* x, const void* w, const void* bias, int64_t m, int64_t n,
+                              int64_t k, int64_t begin, int64_t end, DType dtype) {
   if (dtype == DType::kBF16)
     Forward(y, x, static_cast<const bf16*>(w), static_cast<const bf16*>(bias), m, n, k, begin, end);
   else
@@ -51,7 +52,8 @@ void VectorLinearWeightRange(float* dw, float* db, const float* dy, const float*
 
 // Columns [begin, end) of dx.
 template <class T>
-void InputGradient(float* dx, const float* dy, const T* w, int64_t m, int64_t n, int64_t k, int64_t begin, int64_t end) {
+void InputGradient(float* dx, const float* dy, const T* w, int64_t m, int64_t n, int64_t k, int64_t begin,
+                   int64_t end) {
   for (int64_t i = 0; i < m; ++i) std::fill(dx + i * k + begin, dx + i * k + end, 0.0f);
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < m; ++i) {
@@ -92,20 +94,22 @@ int64_t outputs_grain(int64_t k) { return std::max<int64_t>(1, 32768 / k); }
 constexpr int64_t kColumns = 256;
 }  // namespace
 
-void vector_linear_forward(Stream& stream, float* y, const float* x, const void* w, const void* bias, int64_t m, int64_t n,
-                           int64_t k, DType dtype) {
+void vector_linear_forward(Stream& stream, float* y, const float* x, const void* w, const void* bias, int64_t m,
+                           int64_t n, int64_t k, DType dtype) {
   const auto run = HWY_DYNAMIC_DISPATCH(VectorLinearForwardRange);
-  stream.parallel_for(n, outputs_grain(k), [&](int64_t begin, int64_t end) { run(y, x, w, bias, m, n, k, begin, end, dtype); });
+  stream.parallel_for(n, outputs_grain(k),
+                      [&](int64_t begin, int64_t end) { run(y, x, w, bias, m, n, k, begin, end, dtype); });
 }
 
-void vector_linear_weight_gradient(Stream& stream, float* dw, float* db, const float* dy, const float* x, int64_t m, int64_t n,
-                                   int64_t k) {
+void vector_linear_weight_gradient(Stream& stream, float* dw, float* db, const float* dy, const float* x, int64_t m,
+                                   int64_t n, int64_t k) {
   const auto run = HWY_DYNAMIC_DISPATCH(VectorLinearWeightRange);
-  stream.parallel_for(n, outputs_grain(k), [&](int64_t begin, int64_t end) { run(dw, db, dy, x, m, n, k, begin, end); });
+  stream.parallel_for(n, outputs_grain(k),
+                      [&](int64_t begin, int64_t end) { run(dw, db, dy, x, m, n, k, begin, end); });
 }
 
-void vector_linear_input_gradient(Stream& stream, float* dx, const float* dy, const void* w, int64_t m, int64_t n, int64_t k,
-                                  DType dtype) {
+void vector_linear_input_gradient(Stream& stream, float* dx, const float* dy, const void* w, int64_t m, int64_t n,
+                                  int64_t k, DType dtype) {
   const auto run = HWY_DYNAMIC_DISPATCH(VectorLinearInputRange);
   stream.parallel_for(k, kColumns, [&](int64_t begin, int64_t end) { run(dx, dy, w, m, n, k, begin, end, dtype); });
 }

@@ -15,8 +15,8 @@ using VectorLinearForward = void(Stream&, float* y /*(M,N)*/, const float* x /*(
 using VectorLinearWeightGradient = void(Stream&, float* dw /*(N,K)*/, float* db /*(N)*/, const float* dy /*(M,N)*/,
                                         const float* x /*(M,K)*/, int64_t m, int64_t n, int64_t k);
 // dx = dy·W, overwritten.
-using VectorLinearInputGradient = void(Stream&, float* dx /*(M,K)*/, const float* dy /*(M,N)*/, const void* w /*(N,K) dtype*/,
-                                       int64_t m, int64_t n, int64_t k, DType dtype);
+using VectorLinearInputGradient = void(Stream&, float* dx /*(M,K)*/, const float* dy /*(M,N)*/,
+                                       const void* w /*(N,K) dtype*/, int64_t m, int64_t n, int64_t k, DType dtype);
 
 namespace cpu {
 VectorLinearForward vector_linear_forward;
@@ -33,21 +33,24 @@ VectorLinearInputGradient vector_linear_input_gradient;
 
 inline Cost vector_linear_cost(int64_t m, int64_t n, int64_t k, double bytes_a_weight) {
   const double weights = static_cast<double>(n) * static_cast<double>(k);
-  return {KernelClass::kVector, 2 * static_cast<double>(m) * weights, bytes_a_weight * weights + 4.0 * static_cast<double>(m * (n + k))};
+  return {KernelClass::kVector, 2 * static_cast<double>(m) * weights,
+          bytes_a_weight * weights + 4.0 * static_cast<double>(m * (n + k))};
 }
 inline Cost vector_linear_forward_cost(float*, const float*, const void*, const void*, int64_t m, int64_t n, int64_t k,
                                        DType dtype) {
   return vector_linear_cost(m, n, k, static_cast<double>(dtype_bytes(dtype)));
 }
-inline Cost vector_linear_weight_gradient_cost(float*, float*, const float*, const float*, int64_t m, int64_t n, int64_t k) {
+inline Cost vector_linear_weight_gradient_cost(float*, float*, const float*, const float*, int64_t m, int64_t n,
+                                               int64_t k) {
   return vector_linear_cost(m, n, k, 8);
 }
-inline Cost vector_linear_input_gradient_cost(float*, const float*, const void*, int64_t m, int64_t n, int64_t k, DType dtype) {
+inline Cost vector_linear_input_gradient_cost(float*, const float*, const void*, int64_t m, int64_t n, int64_t k,
+                                              DType dtype) {
   return vector_linear_cost(m, n, k, static_cast<double>(dtype_bytes(dtype)));
 }
 
-inline constexpr Kernel<VectorLinearForward> vector_linear_forward{"vector_linear_forward", &cpu::vector_linear_forward,
-                                                                   MS_CUDA(vector_linear_forward), &vector_linear_forward_cost};
+inline constexpr Kernel<VectorLinearForward> vector_linear_forward{
+    "vector_linear_forward", &cpu::vector_linear_forward, MS_CUDA(vector_linear_forward), &vector_linear_forward_cost};
 inline constexpr Kernel<VectorLinearWeightGradient> vector_linear_weight_gradient{
     "vector_linear_weight_gradient", &cpu::vector_linear_weight_gradient, MS_CUDA(vector_linear_weight_gradient),
     &vector_linear_weight_gradient_cost};

@@ -5,7 +5,7 @@
 namespace megaslide {
 
 namespace {
-constexpr int64_t kParamAlignment = 64;     // elements
+constexpr int64_t kParamAlignment = 64;       // elements
 constexpr int64_t kWorkspaceAlignment = 256;  // bytes
 constexpr uintptr_t kDryBase = uintptr_t{1} << 46;
 

@@ -20,22 +20,46 @@ DsaOffsetMode offset_mode(DsaMode mode) {
 }  // namespace
 
 WanSelfAttention::WanSelfAttention(const ModelConfig& config, int64_t layer)
-    : kind_(config.attention.of_layer(layer)), layer_(layer), heads_(config.heads), head_dim_(config.head_dim()),
-      width_(config.dim), eps_(static_cast<float>(config.eps)), dsa_(config.attention.dsa), window_(config.attention.window) {}
+    : kind_(config.attention.of_layer(layer)),
+      layer_(layer),
+      heads_(config.heads),
+      head_dim_(config.head_dim()),
+      width_(config.dim),
+      eps_(static_cast<float>(config.eps)),
+      dsa_(config.attention.dsa),
+      window_(config.attention.window) {}
 
 AttentionShape WanSelfAttention::dense_shape(const BatchShape& shape) const {
-  return {.batch = shape.batch, .queries = shape.tokens(), .keys = shape.tokens(), .heads = heads_, .head_dim = head_dim_,
+  return {.batch = shape.batch,
+          .queries = shape.tokens(),
+          .keys = shape.tokens(),
+          .heads = heads_,
+          .head_dim = head_dim_,
           .scale = scale()};
 }
 
 WindowShape WanSelfAttention::window_shape(const BatchShape& shape) const {
-  return {.batch = shape.batch, .frames = shape.frames, .height = shape.height, .width = shape.width, .heads = heads_,
-          .head_dim = head_dim_, .scale = scale(), .window = {window_[0], window_[1], window_[2]}, .layer = layer_};
+  return {.batch = shape.batch,
+          .frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width,
+          .heads = heads_,
+          .head_dim = head_dim_,
+          .scale = scale(),
+          .window = {window_[0], window_[1], window_[2]},
+          .layer = layer_};
 }
 
 DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape) const {
-  DsaShape s{.batch = shape.batch, .frames = shape.frames, .height = shape.height, .width = shape.width, .heads = heads_,
-             .head_dim = head_dim_, .scale = scale(), .mode = offset_mode(dsa_.mode), .groups = dsa_.groups};
+  DsaShape s{.batch = shape.batch,
+             .frames = shape.frames,
+             .height = shape.height,
+             .width = shape.width,
+             .heads = heads_,
+             .head_dim = head_dim_,
+             .scale = scale(),
+             .mode = offset_mode(dsa_.mode),
+             .groups = dsa_.groups};
   for (size_t a = 0; a < 3; ++a) {
     s.kernel[a] = dsa_.kernel[a];
     s.reach[a] = static_cast<float>(dsa_.reach[a]);
@@ -44,8 +68,15 @@ DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape) const {
 }
 
 OffsetNetShape WanSelfAttention::net_shape(const BatchShape& shape, DType dtype) const {
-  return {.batch = shape.batch, .frames = shape.frames, .height = shape.height, .width = shape.width, .channels = width_,
-          .eps = eps_, .x_dtype = dtype, .weight_dtype = dtype, .out_dtype = dtype};
+  return {.batch = shape.batch,
+          .frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width,
+          .channels = width_,
+          .eps = eps_,
+          .x_dtype = dtype,
+          .weight_dtype = dtype,
+          .out_dtype = dtype};
 }
 
 float WanSelfAttention::scale() const { return 1 / std::sqrt(static_cast<float>(head_dim_)); }
@@ -87,8 +118,9 @@ void WanSelfAttention::forward(const WanCall& c, float* out, float* lse, const v
       break;
     }
     case AttentionKind::kDsa: {
-      offset_net_forward(c.stream, offsets.features, offsets.conv_out, z, c.weight(kOffsetConv), c.weight(kOffsetConvBias),
-                         c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), net_shape(c.shape, c.dtype));
+      offset_net_forward(c.stream, offsets.features, offsets.conv_out, z, c.weight(kOffsetConv),
+                         c.weight(kOffsetConvBias), c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias),
+                         net_shape(c.shape, c.dtype));
       c.linear(kMatOffset, offsets.raw, offsets.features, c.shape.rows());
       const DsaShape s = dsa_shape(c.shape);
       void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));

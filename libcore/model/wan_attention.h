@@ -31,7 +31,8 @@ class WanSelfAttention {
   void backward(const WanCall& c, float* dq, float* dk, float* dv, float* doffsets, const float* dout, const float* out,
                 const float* lse, const void* q, const void* k, const void* v, const WanOffsets& offsets) const;
   // Through the offset net: dz (R, D) and the net's parameter gradients are accumulated. Does nothing for other kinds.
-  void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z, const WanOffsets& offsets) const;
+  void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
+                        const WanOffsets& offsets) const;
   int64_t offset_elements(const BatchShape& shape) const;
 
  private:

@@ -20,17 +20,29 @@ constexpr uint32_t kScales = 1u << kScale1 | 1u << kScale2;
 }  // namespace
 
 WanBlock::WanBlock(const ModelConfig& config, int64_t layer)
-    : WanModule(wan_block_params(config, layer), wan_block_matrices(config, layer)), width_(config.dim), heads_(config.heads),
-      ffn_width_(config.ffn_dim), rope_positions_(config.rope_max_seq_len), eps_(static_cast<float>(config.eps)),
+    : WanModule(wan_block_params(config, layer), wan_block_matrices(config, layer)),
+      width_(config.dim),
+      heads_(config.heads),
+      ffn_width_(config.ffn_dim),
+      rope_positions_(config.rope_max_seq_len),
+      eps_(static_cast<float>(config.eps)),
       attention_(config, layer) {}
 
 RopeGrid WanBlock::rope_grid(const BatchShape& shape) const {
-  return {.frames = shape.frames, .height = shape.height, .width = shape.width, .heads = heads_, .head_dim = width_ / heads_};
+  return {.frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width,
+          .heads = heads_,
+          .head_dim = width_ / heads_};
 }
 
 AttentionShape WanBlock::cross_shape(const BatchShape& shape) const {
-  return {.batch = shape.batch, .queries = shape.tokens(), .keys = shape.context_rows, .heads = heads_,
-          .head_dim = width_ / heads_, .scale = 1 / std::sqrt(static_cast<float>(width_ / heads_))};
+  return {.batch = shape.batch,
+          .queries = shape.tokens(),
+          .keys = shape.context_rows,
+          .heads = heads_,
+          .head_dim = width_ / heads_,
+          .scale = 1 / std::sqrt(static_cast<float>(width_ / heads_))};
 }
 
 int64_t WanBlock::ffn_chunk(const BatchShape& shape) const { return std::min(shape.rows(), kFfnRows); }
@@ -104,15 +116,16 @@ int64_t WanBlock::saved_bytes(const BatchShape& shape, DType compute_dtype) cons
 const float* WanBlock::make_rope_table(const WanCall& c) const {
   const RopeGrid grid = rope_grid(c.shape);
   if (std::max({grid.frames, grid.height, grid.width}) > rope_positions_)
-    throw usage_error(fmt::format("a token grid of {}x{}x{} exceeds the model's {} positions an axis", grid.frames, grid.height,
-                                  grid.width, rope_positions_),
+    throw usage_error(fmt::format("a token grid of {}x{}x{} exceeds the model's {} positions an axis", grid.frames,
+                                  grid.height, grid.width, rope_positions_),
                       "use fewer frames or a smaller picture, or raise rope_max_seq_len");
   float* table = c.workspace.take<float>(rope_table_elements(grid));
   rope_table(c.stream, table, grid);
   return table;
 }
 
-void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const {
+void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y,
+                       void* saved) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing());
   const bool keep = saved != nullptr;
@@ -124,9 +137,10 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
     s.modulation = c.workspace.take<float>(c.shape.batch * kSlots * width_);
     s.x1 = s.x2 = y;
   }
-  modulation_forward(c.stream, s.modulation, c.weight(kTable), conditioning.modulation, c.shape.batch, kSlots, kSlots, width_,
-                     kScales, c.dtype);
-  const Frame f{.c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
+  modulation_forward(c.stream, s.modulation, c.weight(kTable), conditioning.modulation, c.shape.batch, kSlots, kSlots,
+                     width_, kScales, c.dtype);
+  const Frame f{
+      .c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
   {
     const WorkspaceScope stage(c.workspace);
     if (!keep) s.self = carve_self(c.workspace, c.shape, c.dtype, false);
@@ -148,8 +162,8 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   const WanCall& c = f.c;
   const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_;
   const RopeGrid grid = rope_grid(c.shape);
-  layer_norm_forward(c.stream, s.z, x, f.modulation + kScale1 * width_, f.modulation + kShift1 * width_, rows, width_, tokens,
-                     stride, eps_, c.dtype);
+  layer_norm_forward(c.stream, s.z, x, f.modulation + kScale1 * width_, f.modulation + kShift1 * width_, rows, width_,
+                     tokens, stride, eps_, c.dtype);
   float* y = c.workspace.take<float>(rows * width_);
   c.linear(kMatSelfQ, y, s.z, rows);
   rms_rope_forward(c.stream, s.q, s.q_raw, s.q_rstd, y, f.vector(kSelfNormQ), f.rope, grid, rows, eps_, c.dtype);
@@ -158,14 +172,17 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   c.linear_operand(kMatSelfV, s.v, y, s.z, rows);
   attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.offsets);
   c.linear(kMatSelfOut, y, c.operand(s.out, rows * width_), rows);
-  gated_add_forward(c.stream, x1, s.increment, x, y, f.modulation + kGate1 * width_, rows, width_, tokens, stride, c.dtype);
+  gated_add_forward(c.stream, x1, s.increment, x, y, f.modulation + kGate1 * width_, rows, width_, tokens, stride,
+                    c.dtype);
 }
 
-void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1, float* x2) const {
+void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1,
+                             float* x2) const {
   const WanCall& c = f.c;
   const int64_t rows = c.shape.rows(), keys = c.shape.batch * c.shape.context_rows;
   const RopeGrid grid = rope_grid(c.shape);
-  layer_norm_forward(c.stream, s.u, x1, f.vector(kNorm2Weight), f.vector(kNorm2Bias), rows, width_, rows, 0, eps_, c.dtype);
+  layer_norm_forward(c.stream, s.u, x1, f.vector(kNorm2Weight), f.vector(kNorm2Bias), rows, width_, rows, 0, eps_,
+                     c.dtype);
   cast_operand(c.stream, s.context, context, keys * width_, c.dtype);
   float* y = c.workspace.take<float>(std::max(rows, keys) * width_);
   c.linear(kMatCrossQ, y, s.u, rows);
@@ -186,8 +203,8 @@ void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float*
 void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const {
   const WanCall& c = f.c;
   const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
-  layer_norm_forward(c.stream, s.z, x2, f.modulation + kScale2 * width_, f.modulation + kShift2 * width_, rows, width_, tokens,
-                     stride, eps_, c.dtype);
+  layer_norm_forward(c.stream, s.z, x2, f.modulation + kScale2 * width_, f.modulation + kShift2 * width_, rows, width_,
+                     tokens, stride, eps_, c.dtype);
   float* increment = c.workspace.take<float>(rows * width_);
   float* hidden = c.workspace.take<float>(chunk * ffn_width_);
   void* activation = c.take_operand(chunk * ffn_width_);
@@ -197,8 +214,8 @@ void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2,
     gelu_forward(c.stream, activation, s.hidden, hidden, n * ffn_width_, c.dtype);
     c.linear(kMatFfnDown, increment + at * width_, activation, n);
   }
-  gated_add_forward(c.stream, y, s.increment, x2, increment, f.modulation + kGate2 * width_, rows, width_, tokens, stride,
-                    c.dtype);
+  gated_add_forward(c.stream, y, s.increment, x2, increment, f.modulation + kGate2 * width_, rows, width_, tokens,
+                    stride, c.dtype);
 }
 
 }  // namespace megaslide

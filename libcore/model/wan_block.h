@@ -18,39 +18,40 @@ class WanBlock final : public WanModule<Layer> {
   WanBlock(const ModelConfig& config, int64_t layer);
 
   int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const override;
-  void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const override;
-  void backward(const LayerCall& call, const Conditioning& conditioning, const float* x, const void* saved, const float* dy,
-                float* dx, float* dweights) const override;
+  void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y,
+               void* saved) const override;
+  void backward(const LayerCall& call, const Conditioning& conditioning, const float* x, const void* saved,
+                const float* dy, float* dx, float* dweights) const override;
 
  private:
   // Intermediates, R rows of D: "operand" is the compute dtype, the rest fp32. What only backward reads is nullptr when
   // nothing is kept.
   struct SelfTensors {
-    void* z;                  // operand: modulated norm of x
-    void *q_raw, *k_raw;      // operand: projections before their norm
-    float *q_rstd, *k_rstd;   // (R)
-    void *q, *k, *v;          // operand: what attention reads
-    float* out;               // attention's result
-    float* lse;               // (R, heads)
-    void* increment;          // operand: what the gate multiplies
-    WanOffsets offsets;       // of `dsa` blocks
+    void* z;                 // operand: modulated norm of x
+    void *q_raw, *k_raw;     // operand: projections before their norm
+    float *q_rstd, *k_rstd;  // (R)
+    void *q, *k, *v;         // operand: what attention reads
+    float* out;              // attention's result
+    float* lse;              // (R, heads)
+    void* increment;         // operand: what the gate multiplies
+    WanOffsets offsets;      // of `dsa` blocks
   };
   struct CrossTensors {
-    void* u;                  // operand: affine norm of x1
-    void* context;            // operand (B·S, D)
-    void *q_raw, *k_raw;      // operand; k (B·S, D)
+    void* u;              // operand: affine norm of x1
+    void* context;        // operand (B·S, D)
+    void *q_raw, *k_raw;  // operand; k (B·S, D)
     float *q_rstd, *k_rstd;
     void *q, *k, *v;
     float* out;
     float* lse;
   };
   struct FfnTensors {
-    void* z;                  // operand: modulated norm of x2
-    void* hidden;             // operand (R, F) before GELU, kept only where all rows are one chunk
+    void* z;       // operand: modulated norm of x2
+    void* hidden;  // operand (R, F) before GELU, kept only where all rows are one chunk
     void* increment;
   };
   struct Saved {
-    float* modulation;        // (B, 6, D), scales as 1 + scale
+    float* modulation;  // (B, 6, D), scales as 1 + scale
     SelfTensors self;
     float* x1;
     CrossTensors cross;
@@ -61,7 +62,7 @@ class WanBlock final : public WanModule<Layer> {
   struct Frame {
     const WanCall& c;
     const float* modulation;
-    const float* vectors;     // kNorm2Weight … kCrossNormK in fp32
+    const float* vectors;  // kNorm2Weight … kCrossNormK in fp32
     const float* rope;
     float* dmodulation = nullptr;  // (B, 6, D) of this block
     float* scratch = nullptr;

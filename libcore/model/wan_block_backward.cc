@@ -39,8 +39,8 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
     const WorkspaceScope stage(c.workspace);
     self_backward(f, s.self, x, dx);
   }
-  modulation_backward(c.stream, c.gradient(kTable), conditioning.dmodulation, f.dmodulation, c.shape.batch, kSlots, kSlots,
-                      width_);
+  modulation_backward(c.stream, c.gradient(kTable), conditioning.dmodulation, f.dmodulation, c.shape.batch, kSlots,
+                      kSlots, width_);
 }
 
 void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2, const float* dy, float* dx) const {
@@ -63,16 +63,18 @@ void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2
       hidden = activation;
     }
     c.input_gradient(kMatFfnDown, dactivation, dpart, n);
-    gelu_backward(c.stream, dhidden, activation, c.gradient(kFfnUpBias), f.scratch, dactivation, hidden, n, ffn_width_, c.dtype);
+    gelu_backward(c.stream, dhidden, activation, c.gradient(kFfnUpBias), f.scratch, dactivation, hidden, n, ffn_width_,
+                  c.dtype);
     c.weight_gradient(kMatFfnDown, dpart, activation, n);
     c.weight_gradient(kMatFfnUp, dhidden, z, n);
     c.input_gradient(kMatFfnUp, dz + at * width_, dhidden, n);
   }
-  layer_norm_backward(c.stream, dx, f.dmodulation + kScale2 * width_, f.dmodulation + kShift2 * width_, f.scratch, dz, dy, x2,
-                      f.modulation + kScale2 * width_, rows, width_, tokens, stride, eps_);
+  layer_norm_backward(c.stream, dx, f.dmodulation + kScale2 * width_, f.dmodulation + kShift2 * width_, f.scratch, dz,
+                      dy, x2, f.modulation + kScale2 * width_, rows, width_, tokens, stride, eps_);
 }
 
-void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float* x1, float* dcontext, float* dx) const {
+void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float* x1, float* dcontext,
+                              float* dx) const {
   const WanCall& c = f.c;
   const int64_t rows = c.shape.rows(), keys = c.shape.batch * c.shape.context_rows, n = rows * width_;
   const RopeGrid grid = rope_grid(c.shape);
@@ -144,8 +146,8 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
   c.weight_gradient(kMatSelfV, draw, s.z, rows);
   c.input_gradient(kMatSelfV, dz, draw, rows, true);
   attention_.offsets_backward(c, dz, doffsets, s.z, s.offsets);
-  layer_norm_backward(c.stream, dx, f.dmodulation + kScale1 * width_, f.dmodulation + kShift1 * width_, f.scratch, dz, dx, x,
-                      f.modulation + kScale1 * width_, rows, width_, tokens, stride, eps_);
+  layer_norm_backward(c.stream, dx, f.dmodulation + kScale1 * width_, f.dmodulation + kShift1 * width_, f.scratch, dz,
+                      dx, x, f.modulation + kScale1 * width_, rows, width_, tokens, stride, eps_);
 }
 
 }  // namespace megaslide

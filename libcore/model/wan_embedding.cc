@@ -9,11 +9,18 @@
 namespace megaslide {
 
 WanEmbedding::WanEmbedding(const ModelConfig& config)
-    : WanModule(wan_embedding_params(config), wan_embedding_matrices(config)), width_(config.dim), channels_(config.in_channels),
-      text_width_(config.text_dim), frequencies_(config.freq_dim) {}
+    : WanModule(wan_embedding_params(config), wan_embedding_matrices(config)),
+      width_(config.dim),
+      channels_(config.in_channels),
+      text_width_(config.text_dim),
+      frequencies_(config.freq_dim) {}
 
 PatchShape WanEmbedding::patch_shape(const BatchShape& shape) const {
-  return {.batch = shape.batch, .channels = channels_, .frames = shape.frames, .height = shape.height, .width = shape.width};
+  return {.batch = shape.batch,
+          .channels = channels_,
+          .frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width};
 }
 
 WanEmbedding::Saved WanEmbedding::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
@@ -31,8 +38,8 @@ int64_t WanEmbedding::saved_bytes(const BatchShape& shape, DType compute_dtype) 
   return measure.high_water();
 }
 
-void WanEmbedding::forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text, float* tokens,
-                           float* context, float* time, float* modulation, void* saved) const {
+void WanEmbedding::forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text,
+                           float* tokens, float* context, float* time, float* modulation, void* saved) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing());
   Workspace store(saved, saved_bytes(c.shape, c.dtype));
@@ -62,18 +69,19 @@ void WanEmbedding::text_forward(const WanCall& c, const float* text, float* cont
   c.linear(kMatText2, context, activation, rows);
 }
 
-void WanEmbedding::time_forward(const WanCall& c, const Saved& s, const float* timesteps, float* time, float* modulation) const {
+void WanEmbedding::time_forward(const WanCall& c, const Saved& s, const float* timesteps, float* time,
+                                float* modulation) const {
   const int64_t batch = c.shape.batch, n = batch * width_;
   float* silu = c.workspace.take<float>(n);
   time_features(c.stream, s.features, timesteps, batch, frequencies_);
-  vector_linear_forward(c.stream, s.time_hidden, s.features, c.weight(kTime1), c.weight(kTime1Bias), batch, width_, frequencies_,
-                        c.dtype);
+  vector_linear_forward(c.stream, s.time_hidden, s.features, c.weight(kTime1), c.weight(kTime1Bias), batch, width_,
+                        frequencies_, c.dtype);
   silu_forward(c.stream, silu, s.time_hidden, n);
   vector_linear_forward(c.stream, s.time, silu, c.weight(kTime2), c.weight(kTime2Bias), batch, width_, width_, c.dtype);
   copy_memory(c.stream, time, s.time, n * static_cast<int64_t>(sizeof(float)));
   silu_forward(c.stream, silu, s.time, n);
-  vector_linear_forward(c.stream, modulation, silu, c.weight(kTimeProjection), c.weight(kTimeProjectionBias), batch, 6 * width_,
-                        width_, c.dtype);
+  vector_linear_forward(c.stream, modulation, silu, c.weight(kTimeProjection), c.weight(kTimeProjectionBias), batch,
+                        6 * width_, width_, c.dtype);
 }
 
 void WanEmbedding::backward(const LayerCall& call, const float* latent, const float* text, const void* saved,
@@ -100,19 +108,22 @@ void WanEmbedding::time_backward(const WanCall& c, const Saved& s, float* dtime,
   float* silu = c.workspace.take<float>(n);
   float* dsilu = c.workspace.take<float>(n);
   silu_forward(c.stream, silu, s.time, n);
-  vector_linear_weight_gradient(c.stream, c.gradient(kTimeProjection), c.gradient(kTimeProjectionBias), dmodulation, silu, batch,
-                                6 * width_, width_);
-  vector_linear_input_gradient(c.stream, dsilu, dmodulation, c.weight(kTimeProjection), batch, 6 * width_, width_, c.dtype);
+  vector_linear_weight_gradient(c.stream, c.gradient(kTimeProjection), c.gradient(kTimeProjectionBias), dmodulation,
+                                silu, batch, 6 * width_, width_);
+  vector_linear_input_gradient(c.stream, dsilu, dmodulation, c.weight(kTimeProjection), batch, 6 * width_, width_,
+                               c.dtype);
   silu_backward(c.stream, dtime, dsilu, s.time, n, true);
   silu_forward(c.stream, silu, s.time_hidden, n);
-  vector_linear_weight_gradient(c.stream, c.gradient(kTime2), c.gradient(kTime2Bias), dtime, silu, batch, width_, width_);
+  vector_linear_weight_gradient(c.stream, c.gradient(kTime2), c.gradient(kTime2Bias), dtime, silu, batch, width_,
+                                width_);
   vector_linear_input_gradient(c.stream, dsilu, dtime, c.weight(kTime2), batch, width_, width_, c.dtype);
   silu_backward(c.stream, dsilu, dsilu, s.time_hidden, n, false);
   vector_linear_weight_gradient(c.stream, c.gradient(kTime1), c.gradient(kTime1Bias), dsilu, s.features, batch, width_,
                                 frequencies_);
 }
 
-void WanEmbedding::text_backward(const WanCall& c, const Saved& s, const float* text, const float* dcontext, float* dtext) const {
+void WanEmbedding::text_backward(const WanCall& c, const Saved& s, const float* text, const float* dcontext,
+                                 float* dtext) const {
   const int64_t rows = c.shape.batch * c.shape.context_rows, n = rows * width_;
   const void* doperand = c.operand(dcontext, n);
   float* dactivation = c.workspace.take<float>(n);
@@ -121,7 +132,8 @@ void WanEmbedding::text_backward(const WanCall& c, const Saved& s, const float* 
   float* scratch = c.workspace.take<float>(gelu_scratch(rows, width_));
   c.bias_sum(kMatText2, dcontext, rows);
   c.input_gradient(kMatText2, dactivation, doperand, rows);
-  gelu_backward(c.stream, dhidden, activation, c.gradient(kText1Bias), scratch, dactivation, s.text_hidden, rows, width_, c.dtype);
+  gelu_backward(c.stream, dhidden, activation, c.gradient(kText1Bias), scratch, dactivation, s.text_hidden, rows,
+                width_, c.dtype);
   c.weight_gradient(kMatText2, doperand, activation, rows);
   c.weight_gradient(kMatText1, dhidden, c.operand(text, rows * text_width_), rows);
   if (dtext != nullptr) c.input_gradient(kMatText1, dtext, dhidden, rows);

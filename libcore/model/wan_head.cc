@@ -13,11 +13,17 @@ enum HeadSlot : int64_t { kShift, kScale, kHeadSlots };
 }
 
 WanHead::WanHead(const ModelConfig& config)
-    : WanModule(wan_head_params(config), wan_head_matrices(config)), width_(config.dim), channels_(config.out_channels),
+    : WanModule(wan_head_params(config), wan_head_matrices(config)),
+      width_(config.dim),
+      channels_(config.out_channels),
       eps_(static_cast<float>(config.eps)) {}
 
 PatchShape WanHead::patch_shape(const BatchShape& shape) const {
-  return {.batch = shape.batch, .channels = channels_, .frames = shape.frames, .height = shape.height, .width = shape.width};
+  return {.batch = shape.batch,
+          .channels = channels_,
+          .frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width};
 }
 
 WanHead::Saved WanHead::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
@@ -40,24 +46,25 @@ void WanHead::forward(const LayerCall& call, const float* tokens, const float* t
   const Saved s = carve(saved != nullptr ? store : c.workspace, c.shape, c.dtype);
   const PatchShape shape = patch_shape(c.shape);
   const int64_t rows = shape.rows();
-  modulation_forward(c.stream, s.modulation, c.weight(kHeadTable), time, c.shape.batch, kHeadSlots, 1, width_, 1u << kScale,
-                     c.dtype);
-  layer_norm_forward(c.stream, s.z, tokens, s.modulation + kScale * width_, s.modulation + kShift * width_, rows, width_,
-                     c.shape.tokens(), kHeadSlots * width_, eps_, c.dtype);
+  modulation_forward(c.stream, s.modulation, c.weight(kHeadTable), time, c.shape.batch, kHeadSlots, 1, width_,
+                     1u << kScale, c.dtype);
+  layer_norm_forward(c.stream, s.z, tokens, s.modulation + kScale * width_, s.modulation + kShift * width_, rows,
+                     width_, c.shape.tokens(), kHeadSlots * width_, eps_, c.dtype);
   float* y = c.workspace.take<float>(shape.elements());
   c.linear(kMatHead, y, s.z, rows);
   unpatchify(c.stream, out, y, shape);
 }
 
-void WanHead::backward(const LayerCall& call, const float* tokens, const float* time, const void* saved, const float* dout,
-                       float* dtokens, float* dtime, float* dweights) const {
+void WanHead::backward(const LayerCall& call, const float* tokens, const float* time, const void* saved,
+                       const float* dout, float* dtokens, float* dtime, float* dweights) const {
   (void)time;
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing(), dweights);
   Workspace store(const_cast<void*>(saved), saved_bytes(c.shape, c.dtype));
   const Saved s = carve(store, c.shape, c.dtype);
   const PatchShape shape = patch_shape(c.shape);
-  const int64_t rows = shape.rows(), tokens_a_sample = c.shape.tokens(), modulation = c.shape.batch * kHeadSlots * width_;
+  const int64_t rows = shape.rows(), tokens_a_sample = c.shape.tokens(),
+                modulation = c.shape.batch * kHeadSlots * width_;
   float* dy = c.workspace.take<float>(shape.elements());
   unpatchify_backward(c.stream, dy, dout, shape);
   const void* doperand = c.operand(dy, shape.elements());
@@ -68,8 +75,9 @@ void WanHead::backward(const LayerCall& call, const float* tokens, const float* 
   float* dmodulation = c.workspace.take<float>(modulation);
   float* scratch = c.workspace.take<float>(layer_norm_scratch(rows, tokens_a_sample, width_));
   fill_zero(c.stream, dmodulation, modulation * static_cast<int64_t>(sizeof(float)));
-  layer_norm_backward(c.stream, dtokens, dmodulation + kScale * width_, dmodulation + kShift * width_, scratch, dz, nullptr,
-                      tokens, s.modulation + kScale * width_, rows, width_, tokens_a_sample, kHeadSlots * width_, eps_);
+  layer_norm_backward(c.stream, dtokens, dmodulation + kScale * width_, dmodulation + kShift * width_, scratch, dz,
+                      nullptr, tokens, s.modulation + kScale * width_, rows, width_, tokens_a_sample,
+                      kHeadSlots * width_, eps_);
   modulation_backward(c.stream, c.gradient(kHeadTable), dtime, dmodulation, c.shape.batch, kHeadSlots, 1, width_);
 }
 

@@ -29,15 +29,16 @@ void WanPacking::pack(Stream& stream, DType dtype, bool training, const ParamLay
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const WanMatrix& m = matrices_[i];
       linear_pack(stream, static_cast<std::byte*>(packed) + offset(i, dtype, pack_for),
-                  static_cast<const std::byte*>(weights) + layout.offset[m.weight] * dtype_bytes(dtype), m.outputs, m.inputs,
-                  dtype, pack_for);
+                  static_cast<const std::byte*>(weights) + layout.offset[m.weight] * dtype_bytes(dtype), m.outputs,
+                  m.inputs, dtype, pack_for);
     }
   }
 }
 
 void WanCall::linear(size_t matrix, float* y, const void* x, int64_t rows) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_forward(stream, y, x, static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kForward),
+  linear_forward(stream, y, x,
+                 static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kForward),
                  weight(m.bias), rows, m.outputs, m.inputs, dtype);
 }
 
@@ -52,9 +53,10 @@ void WanCall::linear_operand(size_t matrix, void* y, float* scratch, const void*
 
 void WanCall::input_gradient(size_t matrix, float* dx, const void* dy, int64_t rows, bool accumulate) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_input_gradient(stream, dx, dy,
-                        static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kInputGradient),
-                        rows, m.outputs, m.inputs, dtype, accumulate);
+  linear_input_gradient(
+      stream, dx, dy,
+      static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kInputGradient), rows,
+      m.outputs, m.inputs, dtype, accumulate);
 }
 
 void WanCall::weight_gradient(size_t matrix, const void* dy, const void* x, int64_t rows) const {

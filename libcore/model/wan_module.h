@@ -23,9 +23,12 @@ class WanPacking {
   WanPacking() = default;
   explicit WanPacking(std::vector<WanMatrix> matrices);
   int64_t bytes(DType dtype, bool training) const;
-  void pack(Stream& stream, DType dtype, bool training, const ParamLayout& layout, const void* weights, void* packed) const;
+  void pack(Stream& stream, DType dtype, bool training, const ParamLayout& layout, const void* weights,
+            void* packed) const;
   const WanMatrix& matrix(size_t i) const { return matrices_[i]; }
-  int64_t offset(size_t i, DType dtype, PackFor pack_for) const { return table(dtype)[pack_for == PackFor::kForward ? i : matrices_.size() + i]; }
+  int64_t offset(size_t i, DType dtype, PackFor pack_for) const {
+    return table(dtype)[pack_for == PackFor::kForward ? i : matrices_.size() + i];
+  }
 
  private:
   const std::vector<int64_t>& table(DType dtype) const { return dtype == DType::kBF16 ? bf16_ : f32_; }
@@ -59,8 +62,14 @@ class WanModule : public Base {
 class WanCall {
  public:
   WanCall(const LayerCall& call, const ParamLayout& layout, const WanPacking& packing, float* dweights = nullptr)
-      : stream(call.stream), workspace(call.workspace), shape(call.shape), dtype(call.compute_dtype), call_(call),
-        layout_(layout), packing_(packing), dweights_(dweights) {}
+      : stream(call.stream),
+        workspace(call.workspace),
+        shape(call.shape),
+        dtype(call.compute_dtype),
+        call_(call),
+        layout_(layout),
+        packing_(packing),
+        dweights_(dweights) {}
 
   Stream& stream;
   Workspace& workspace;
@@ -88,12 +97,15 @@ class WanCall {
   void* take_operand(int64_t n) const { return workspace.take_bytes(n * dtype_bytes(dtype)); }
   // x as an operand: itself in fp32, a rounded copy in the workspace otherwise.
   const void* operand(const float* x, int64_t n) const;
-  // The vectors from parameter `first` up to `end` in fp32: in place, or a widened copy; index with offset(p) − offset(first).
+  // The vectors from parameter `first` up to `end` in fp32: in place, or a widened copy; index with offset(p) −
+  // offset(first).
   const float* vectors(size_t first, size_t end) const;
   const void* at(const void* operand, int64_t elements) const {
     return static_cast<const std::byte*>(operand) + elements * dtype_bytes(dtype);
   }
-  void* at(void* operand, int64_t elements) const { return static_cast<std::byte*>(operand) + elements * dtype_bytes(dtype); }
+  void* at(void* operand, int64_t elements) const {
+    return static_cast<std::byte*>(operand) + elements * dtype_bytes(dtype);
+  }
 
  private:
   const LayerCall& call_;

@@ -12,8 +12,8 @@ namespace {
 // Patches are 1×2×2, so a token has four times the channels.
 constexpr int64_t kPatchElements = 4;
 
-void add_linear(std::vector<ParamSpec>& params, const std::string& name, Shape shape, ParamInit init = ParamInit::kXavierUniform,
-                double scale = 1) {
+void add_linear(std::vector<ParamSpec>& params, const std::string& name, Shape shape,
+                ParamInit init = ParamInit::kXavierUniform, double scale = 1) {
   const int64_t outputs = shape[0];
   params.push_back({.name = name + ".weight", .shape = std::move(shape), .init = init, .init_scale = scale});
   params.push_back({.name = name + ".bias", .shape = {outputs}, .init = ParamInit::kZeros});
@@ -46,14 +46,17 @@ int64_t wan_offset_count(const DsaConfig& dsa) {
 std::vector<ParamSpec> wan_block_params(const ModelConfig& c, int64_t layer) {
   const int64_t d = c.dim;
   std::vector<ParamSpec> params;
-  params.push_back({.name = "scale_shift_table", .shape = {1, 6, d}, .init = ParamInit::kNormal,
+  params.push_back({.name = "scale_shift_table",
+                    .shape = {1, 6, d},
+                    .init = ParamInit::kNormal,
                     .init_scale = 1 / std::sqrt(static_cast<double>(d))});
   add_vector(params, "norm2.weight", d, ParamInit::kOnes);
   add_vector(params, "norm2.bias", d, ParamInit::kZeros);
   for (const char* name : {"attn1.norm_q.weight", "attn1.norm_k.weight", "attn2.norm_q.weight", "attn2.norm_k.weight"})
     add_vector(params, name, d, ParamInit::kOnes);
   for (const char* attention : {"attn1.", "attn2."})
-    for (const char* name : {"to_q", "to_k", "to_v", "to_out.0"}) add_linear(params, std::string(attention) + name, {d, d});
+    for (const char* name : {"to_q", "to_k", "to_v", "to_out.0"})
+      add_linear(params, std::string(attention) + name, {d, d});
   add_linear(params, "ffn.net.0.proj", {c.ffn_dim, d});
   add_linear(params, "ffn.net.2", {d, c.ffn_dim});
   if (c.attention.of_layer(layer) == AttentionKind::kDsa) add_offset_net(params, c);
@@ -91,7 +94,9 @@ std::vector<WanMatrix> wan_embedding_matrices(const ModelConfig& c) {
 
 std::vector<ParamSpec> wan_head_params(const ModelConfig& c) {
   std::vector<ParamSpec> params;
-  params.push_back({.name = "scale_shift_table", .shape = {1, 2, c.dim}, .init = ParamInit::kNormal,
+  params.push_back({.name = "scale_shift_table",
+                    .shape = {1, 2, c.dim},
+                    .init = ParamInit::kNormal,
                     .init_scale = 1 / std::sqrt(static_cast<double>(c.dim))});
   // Zero: an untrained network predicts velocity 0.
   add_linear(params, "proj_out", {kPatchElements * c.out_channels, c.dim}, ParamInit::kZeros);

@@ -12,7 +12,8 @@ using namespace testing_support;
 // From far below to far above what a network holds, and all the bends.
 std::vector<float> points() {
   std::vector<float> v = normals(1001, 1, 3);
-  for (float x : {0.0F, -0.0F, 1e-30F, -1e-6F, 10.0F, -10.0F, 50.0F, -50.0F, 1e4F, -1e4F, 3e18F, -3e18F}) v.push_back(x);
+  for (float x : {0.0F, -0.0F, 1e-30F, -1e-6F, 10.0F, -10.0F, 50.0F, -50.0F, 1e4F, -1e4F, 3e18F, -3e18F})
+    v.push_back(x);
   return v;
 }
 
@@ -62,14 +63,17 @@ TEST(Gelu, BackwardAgreesWithTheTwin) {
   for_each_target([&] {
     for (int threads : {1, 2}) {
       InlineStream stream(threads);
-      std::vector<float> got(x.size()), gy = x, gbias = dbias0, scratch(static_cast<size_t>(gelu_scratch(rows, width)), NAN);
-      gelu_backward(stream, got.data(), gy.data(), gbias.data(), scratch.data(), dy.data(), gy.data(), rows, width, DType::kF32);
+      std::vector<float> got(x.size()), gy = x, gbias = dbias0,
+                                        scratch(static_cast<size_t>(gelu_scratch(rows, width)), NAN);
+      gelu_backward(stream, got.data(), gy.data(), gbias.data(), scratch.data(), dy.data(), gy.data(), rows, width,
+                    DType::kF32);
       EXPECT_LT(relative_error(got, dx), kFp32);
       EXPECT_LT(relative_error(gy, y), kFp32);
       EXPECT_LT(relative_error(gbias, dbias), kFp32);
       std::vector<bf16> narrow(x.size()), ny(x.size());
       const std::vector<bf16> nx = rounded(x);
-      gelu_backward(stream, narrow.data(), ny.data(), gbias.data(), scratch.data(), dy.data(), nx.data(), rows, width, DType::kBF16);
+      gelu_backward(stream, narrow.data(), ny.data(), gbias.data(), scratch.data(), dy.data(), nx.data(), rows, width,
+                    DType::kBF16);
       EXPECT_LT(relative_error(widened(narrow), dx), 2 * kBf16);  // x and dx are both rounded
     }
   });
@@ -79,7 +83,8 @@ TEST(Silu, AgreesWithItsFormula) {
   const std::vector<float> x = normals(500, 1, 4), dy = normals(500, 2);
   std::vector<float> y(500), dx(500), sum = dy, expected(500), slope(500), expected_sum = dy;
   for (size_t i = 0; i < 500; ++i) {
-    const double v = static_cast<double>(x[i]), s = 1 / (1 + std::exp(-v)), d = static_cast<double>(dy[i]) * s * (1 + v * (1 - s));
+    const double v = static_cast<double>(x[i]), s = 1 / (1 + std::exp(-v)),
+                 d = static_cast<double>(dy[i]) * s * (1 + v * (1 - s));
     expected[i] = static_cast<float>(v * s);
     slope[i] = static_cast<float>(d);
     expected_sum[i] += slope[i];

@@ -37,7 +37,9 @@ struct Input {
 };
 
 Input inputs(const ModelConfig& c, const BatchShape& s) {
-  Input in{normals(s.rows() * 4 * c.in_channels, 11), {}, normals(s.batch * s.context_rows * c.text_dim, 12),
+  Input in{normals(s.rows() * 4 * c.in_channels, 11),
+           {},
+           normals(s.batch * s.context_rows * c.text_dim, 12),
            normals(s.rows() * 4 * c.out_channels, 13)};
   for (int64_t b = 0; b < s.batch; ++b) in.timesteps.push_back(731.25F - 300 * static_cast<float>(b));
   return in;
@@ -114,7 +116,8 @@ TEST_P(Block, BatchOfTwoIsTwoBatchesOfOne) {
     const ptrdiff_t n = static_cast<ptrdiff_t>(v.size() / 2), at = static_cast<ptrdiff_t>(i) * n;
     return std::vector<float>(v.begin() + at, v.begin() + at + n);
   };
-  NetworkDriver both(config, kShape, DType::kF32, 2, random_parameters(5)), single(config, one, DType::kF32, 2, random_parameters(5));
+  NetworkDriver both(config, kShape, DType::kF32, 2, random_parameters(5)),
+      single(config, one, DType::kF32, 2, random_parameters(5));
   const std::vector<float> out = both.forward(in.latent, in.timesteps, in.text);
   both.backward(in.target);
   std::vector<std::vector<float>> sums;
@@ -156,7 +159,8 @@ TEST_P(Block, ThreadsDoNotChangeBits) {
 
 TEST_P(Block, Bf16IsNearFp32) {
   const Input in = inputs(config, kShape);
-  NetworkDriver narrow(config, kShape, DType::kBF16, 2, random_parameters(5)), wide(config, kShape, DType::kF32, 2, random_parameters(5));
+  NetworkDriver narrow(config, kShape, DType::kBF16, 2, random_parameters(5)),
+      wide(config, kShape, DType::kF32, 2, random_parameters(5));
   const std::vector<float> out = narrow.forward(in.latent, in.timesteps, in.text);
   EXPECT_LT(relative_error(out, wide.forward(in.latent, in.timesteps, in.text)), 0.03);
   narrow.backward(in.target);
@@ -183,7 +187,8 @@ TEST_P(Block, WorkspaceIsWhatADryRunSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Block, ::testing::ValuesIn(kKinds), [](const auto& kind) { return std::string(kind.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, Block, ::testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return std::string(kind.param.name); });
 
 // Zero offsets are neighbourhood attention; a window and kernel over the whole grid are dense attention.
 TEST(BlockRelations, WholeWindowsAreDense) {
@@ -198,7 +203,8 @@ TEST(BlockRelations, WholeWindowsAreDense) {
   slide.attention.dsa.kernel = {3, 4, 5};
   const ParameterSource random = random_parameters(5);
   NetworkDriver sliding(slide, kShape, DType::kF32, 1, [&](const std::string& name, const ParamSpec& spec) {
-    if (name.find("offset_net.linear") != std::string::npos) return std::vector<float>(static_cast<size_t>(element_count(spec.shape)));
+    if (name.find("offset_net.linear") != std::string::npos)
+      return std::vector<float>(static_cast<size_t>(element_count(spec.shape)));
     return random(name, spec);
   });
   EXPECT_LT(relative_error(sliding.forward(in.latent, in.timesteps, in.text), out), 2e-6);
@@ -241,7 +247,8 @@ TEST(BlockRelations, FfnChunks) {
       const std::vector<float> g = whole.gradient("blocks.0.ffn.net.0.proj.weight");
       for (size_t c0 = 0; c0 < g.size(); ++c0) sum[c0] += g[c0];
     }
-    EXPECT_LT(relative_error(chunked.gradient("blocks.0.ffn.net.0.proj.weight"), sum), dtype == DType::kF32 ? 1e-5 : 3e-3);
+    EXPECT_LT(relative_error(chunked.gradient("blocks.0.ffn.net.0.proj.weight"), sum),
+              dtype == DType::kF32 ? 1e-5 : 3e-3);
   }
 }
 
@@ -300,12 +307,15 @@ TEST(WanNetwork, GemmFlopsAreTheModels) {
   ModelConfig c = small_config(AttentionKind::kDense);
   DryStream dry;
   NetworkDriver::dry_workspace(c, kShape, DType::kF32, dry);
-  const double rows = static_cast<double>(kShape.rows()), keys = static_cast<double>(kShape.batch * kShape.context_rows);
+  const double rows = static_cast<double>(kShape.rows()),
+               keys = static_cast<double>(kShape.batch * kShape.context_rows);
   const double d = static_cast<double>(c.dim), f = static_cast<double>(c.ffn_dim);
   const double block = 2 * rows * (6 * d * d + 2 * d * f) + 2 * keys * 2 * d * d;
-  const double ends = 2 * rows * d * 4 * static_cast<double>(c.in_channels + c.out_channels) + 2 * keys * (static_cast<double>(c.text_dim) * d + d * d);
+  const double ends = 2 * rows * d * 4 * static_cast<double>(c.in_channels + c.out_channels) +
+                      2 * keys * (static_cast<double>(c.text_dim) * d + d * d);
   // Two forwards (with and without saving) and a backward.
-  EXPECT_DOUBLE_EQ(dry.flops[static_cast<size_t>(KernelClass::kGemm)], 4 * (static_cast<double>(c.layers) * block + ends));
+  EXPECT_DOUBLE_EQ(dry.flops[static_cast<size_t>(KernelClass::kGemm)],
+                   4 * (static_cast<double>(c.layers) * block + ends));
 }
 
 TEST(Workspace, StackWithHighWater) {

@@ -34,8 +34,10 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 struct Golden {
   explicit Golden(const std::string& name)
-      : folder(std::string(MEGASLIDE_TEST_DATA) + "/dit/" + name), io(SafetensorsFile::open(folder + "/io.safetensors")),
-        weights(SafetensorsSource::open(folder)), meta(read_json(folder + "/meta.json")) {
+      : folder(std::string(MEGASLIDE_TEST_DATA) + "/dit/" + name),
+        io(SafetensorsFile::open(folder + "/io.safetensors")),
+        weights(SafetensorsSource::open(folder)),
+        meta(read_json(folder + "/meta.json")) {
     const nlohmann::json c = read_json(folder + "/config.json");
     config.heads = c["num_attention_heads"];
     config.dim = config.heads * static_cast<int64_t>(c["attention_head_dim"]);
@@ -44,7 +46,11 @@ struct Golden {
     config.text_dim = c["text_dim"];
     config.rope_max_seq_len = c["rope_max_seq_len"];
     const Shape s = io.find("latent")->shape;
-    shape = {.batch = s[0], .frames = s[2], .height = s[3] / 2, .width = s[4] / 2, .context_rows = io.find("text")->shape[1]};
+    shape = {.batch = s[0],
+             .frames = s[2],
+             .height = s[3] / 2,
+             .width = s[4] / 2,
+             .context_rows = io.find("text")->shape[1]};
   }
   NetworkDriver network(DType dtype, int threads = 2) const {
     return NetworkDriver(config, shape, dtype, threads, [this](const std::string& tensor, const ParamSpec& spec) {
@@ -114,7 +120,8 @@ TEST_P(Dit, Fp32Gradients) {
     EXPECT_LT(distance(*got, want) / norm(want), kFactor * g.noise(name) + kFloor) << name;
   }
   const bool whole = std::string(GetParam()) == "a";
-  const SafetensorsFile grads = SafetensorsFile::open(g.folder + (whole ? "/grads.safetensors" : "/grads-every-16th-row.safetensors"));
+  const SafetensorsFile grads =
+      SafetensorsFile::open(g.folder + (whole ? "/grads.safetensors" : "/grads-every-16th-row.safetensors"));
   double difference = 0, total = 0;
   for (const std::string& name : net.names()) {
     std::vector<float> got = net.gradient(name);
@@ -124,7 +131,8 @@ TEST_P(Dit, Fp32Gradients) {
       const size_t row = want.size() / static_cast<size_t>(rows[0]);
       std::vector<float> some;
       for (size_t r = 0; r < static_cast<size_t>(rows[0]); ++r)
-        some.insert(some.end(), got.begin() + static_cast<ptrdiff_t>(16 * r * row), got.begin() + static_cast<ptrdiff_t>((16 * r + 1) * row));
+        some.insert(some.end(), got.begin() + static_cast<ptrdiff_t>(16 * r * row),
+                    got.begin() + static_cast<ptrdiff_t>((16 * r + 1) * row));
       got = std::move(some);
     }
     const double d = distance(got, want);
@@ -141,13 +149,15 @@ TEST_P(Dit, Bf16WithinTwiceTheLibrarysNoise) {
   const Golden g(GetParam());
   NetworkDriver net = g.network(DType::kBF16);
   double loss = 0;
-  const std::vector<float> out = net.forward(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")), want = g.tensor("out");
+  const std::vector<float> out = net.forward(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")),
+                           want = g.tensor("out");
   EXPECT_LT(distance(out, want) / norm(want), 2 * g.meta["noise_bf16"]["out_bf16"].get<double>());
   EXPECT_EQ(net.infer(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")), out) << "without saving";
   // No golden bf16 gradients: each is within a few per cent of the fp32 ones, taken together.
   net.backward(loss_gradient(out, g.tensor("target"), &loss));
   NetworkDriver exact = g.network(DType::kF32);
-  exact.backward(loss_gradient(exact.forward(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")), g.tensor("target"), &loss));
+  exact.backward(loss_gradient(exact.forward(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")),
+                               g.tensor("target"), &loss));
   double difference = 0, total = 0;
   for (const std::string& name : net.names()) {
     const std::vector<float> a = net.gradient(name), b = exact.gradient(name);

@@ -16,10 +16,12 @@ int64_t aligned(int64_t n) { return (n + 255) / 256 * 256; }
 
 int64_t elements(const BatchShape& s, int64_t channels) { return s.rows() * 4 * channels; }
 
-
 }  // namespace
 
-Buffer::Buffer(int64_t bytes) : data_(static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(aligned(std::max<int64_t>(bytes, 1)))))), size_(bytes) {
+Buffer::Buffer(int64_t bytes)
+    : data_(
+          static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(aligned(std::max<int64_t>(bytes, 1)))))),
+      size_(bytes) {
   poison();
 }
 
@@ -35,13 +37,18 @@ ParameterSource random_parameters(uint64_t seed) {
     for (size_t i = 1; i < spec.shape.size(); ++i) inputs *= spec.shape[i];
     const double deviation = vector || spec.shape.size() == 3 ? 0.2 : 1 / std::sqrt(static_cast<double>(inputs));
     std::vector<float> v(static_cast<size_t>(element_count(spec.shape)));
-    for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>((ones ? 1 : 0) + deviation * random.normal(series, i));
+    for (size_t i = 0; i < v.size(); ++i)
+      v[i] = static_cast<float>((ones ? 1 : 0) + deviation * random.normal(series, i));
     return v;
   };
 }
 
-NetworkDriver::NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads, const ParameterSource& source)
-    : shape_(shape), dtype_(dtype), network_(make_wan_network(config)), stream_(std::make_unique<InlineStream>(threads)) {
+NetworkDriver::NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads,
+                             const ParameterSource& source)
+    : shape_(shape),
+      dtype_(dtype),
+      network_(make_wan_network(config)),
+      stream_(std::make_unique<InlineStream>(threads)) {
   DryStream dry;
   workspace_ = Buffer(dry_workspace(config, shape, dtype, dry));
   parts_.emplace_back().module = network_.embedding.get();
@@ -63,7 +70,8 @@ NetworkDriver::NetworkDriver(const ModelConfig& config, const BatchShape& shape,
       const ParamSpec& spec = part.module->params()[i];
       const std::vector<float> values = source(part.prefix + spec.name, spec);
       MS_CHECK(static_cast<int64_t>(values.size()) == element_count(spec.shape), "{}", spec.name);
-      convert_from_f32(part.weights.bytes() + layout.offset[i] * dtype_bytes(dtype), dtype, values.data(), element_count(spec.shape));
+      convert_from_f32(part.weights.bytes() + layout.offset[i] * dtype_bytes(dtype), dtype, values.data(),
+                       element_count(spec.shape));
     }
     pack(part);
   }
@@ -95,17 +103,19 @@ std::vector<float> NetworkDriver::run(const std::vector<float>& latent, const st
     p.saved.poison();
     return p.saved.bytes();
   };
-  const size_t width = static_cast<size_t>(network_.width), rows = static_cast<size_t>(shape_.rows()), batch = static_cast<size_t>(shape_.batch);
+  const size_t width = static_cast<size_t>(network_.width), rows = static_cast<size_t>(shape_.rows()),
+               batch = static_cast<size_t>(shape_.batch);
   states_.assign(1, std::vector<float>(rows * width, NAN));
   context.assign(batch * static_cast<size_t>(shape_.context_rows) * width, NAN);
   time.assign(batch * width, NAN);
   modulation.assign(batch * 6 * width, NAN);
-  network_.embedding->forward(call(parts_.front(), w), latent.data(), timesteps.data(), text.data(), states_[0].data(), context.data(),
-                              time.data(), modulation.data(), saved(parts_.front()));
+  network_.embedding->forward(call(parts_.front(), w), latent.data(), timesteps.data(), text.data(), states_[0].data(),
+                              context.data(), time.data(), modulation.data(), saved(parts_.front()));
   const Conditioning conditioning{.context = context.data(), .modulation = modulation.data()};
   for (size_t i = 0; i < network_.layers.size(); ++i) {
     states_.emplace_back(rows * width, NAN);
-    network_.layers[i]->forward(call(parts_[i + 1], w), conditioning, states_[i].data(), states_[i + 1].data(), saved(parts_[i + 1]));
+    network_.layers[i]->forward(call(parts_[i + 1], w), conditioning, states_[i].data(), states_[i + 1].data(),
+                                saved(parts_[i + 1]));
   }
   std::vector<float> out(static_cast<size_t>(elements(shape_, network_.out_channels)), NAN);
   network_.head->forward(call(parts_.back(), w), states_.back().data(), time.data(), out.data(), saved(parts_.back()));
@@ -117,18 +127,19 @@ void NetworkDriver::backward(const std::vector<float>& dout) {
   workspace_.poison();
   Workspace w(workspace_.bytes(), workspace_.size());
   for (Part& p : parts_) std::memset(p.gradients.bytes(), 0, static_cast<size_t>(p.gradients.size()));
-  std::vector<float> dtokens(states_[0].size(), NAN), dcontext(context.size()), dtime(time.size()), dmodulation(modulation.size());
-  network_.head->backward(call(parts_.back(), w), states_.back().data(), time.data(), parts_.back().saved.bytes(), dout.data(),
-                          dtokens.data(), dtime.data(), parts_.back().gradients.f32());
+  std::vector<float> dtokens(states_[0].size(), NAN), dcontext(context.size()), dtime(time.size()),
+      dmodulation(modulation.size());
+  network_.head->backward(call(parts_.back(), w), states_.back().data(), time.data(), parts_.back().saved.bytes(),
+                          dout.data(), dtokens.data(), dtime.data(), parts_.back().gradients.f32());
   const Conditioning conditioning{context.data(), modulation.data(), dcontext.data(), dmodulation.data()};
   for (size_t i = network_.layers.size(); i-- > 0;)
-    network_.layers[i]->backward(call(parts_[i + 1], w), conditioning, states_[i].data(), parts_[i + 1].saved.bytes(), dtokens.data(),
-                                 dtokens.data(), parts_[i + 1].gradients.f32());
+    network_.layers[i]->backward(call(parts_[i + 1], w), conditioning, states_[i].data(), parts_[i + 1].saved.bytes(),
+                                 dtokens.data(), dtokens.data(), parts_[i + 1].gradients.f32());
   dlatent.assign(latent_.size(), NAN);
   dtext.assign(text_.size(), NAN);
-  network_.embedding->backward(call(parts_.front(), w), latent_.data(), text_.data(), parts_.front().saved.bytes(), dtokens.data(),
-                               dcontext.data(), dtime.data(), dmodulation.data(), dlatent.data(), dtext.data(),
-                               parts_.front().gradients.f32());
+  network_.embedding->backward(call(parts_.front(), w), latent_.data(), text_.data(), parts_.front().saved.bytes(),
+                               dtokens.data(), dcontext.data(), dtime.data(), dmodulation.data(), dlatent.data(),
+                               dtext.data(), parts_.front().gradients.f32());
   high_ = std::max(high_, w.high_water());
 }
 
@@ -161,18 +172,21 @@ std::vector<float> NetworkDriver::parameter(const std::string& name) const {
   size_t i = 0;
   const Part& p = const_cast<NetworkDriver*>(this)->part_of(name, i);
   std::vector<float> v(static_cast<size_t>(element_count(p.module->params()[i].shape)));
-  convert_to_f32(v.data(), p.weights.bytes() + p.module->layout().offset[i] * dtype_bytes(dtype_), dtype_, static_cast<int64_t>(v.size()));
+  convert_to_f32(v.data(), p.weights.bytes() + p.module->layout().offset[i] * dtype_bytes(dtype_), dtype_,
+                 static_cast<int64_t>(v.size()));
   return v;
 }
 
 void NetworkDriver::set_parameter(const std::string& name, const std::vector<float>& values) {
   size_t i = 0;
   Part& p = part_of(name, i);
-  convert_from_f32(p.weights.bytes() + p.module->layout().offset[i] * dtype_bytes(dtype_), dtype_, values.data(), static_cast<int64_t>(values.size()));
+  convert_from_f32(p.weights.bytes() + p.module->layout().offset[i] * dtype_bytes(dtype_), dtype_, values.data(),
+                   static_cast<int64_t>(values.size()));
   pack(p);
 }
 
-int64_t NetworkDriver::dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype, DryStream& stream) {
+int64_t NetworkDriver::dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype,
+                                     DryStream& stream) {
   const Network n = make_wan_network(config);
   // Addresses as `sim` hands them out: apart, aligned, and not to be touched.
   uintptr_t next = uintptr_t{1} << 40;

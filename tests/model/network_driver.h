@@ -55,12 +55,15 @@ ParameterSource random_parameters(uint64_t seed);
 
 class NetworkDriver {
  public:
-  NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads, const ParameterSource& source);
+  NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads,
+                const ParameterSource& source);
 
   // latent (B,Cin,T,2H,2W), timesteps (B), text (B,S,text_dim) → (B,Cout,T,2H,2W). Keeps what backward needs.
-  std::vector<float> forward(const std::vector<float>& latent, const std::vector<float>& timesteps, const std::vector<float>& text);
+  std::vector<float> forward(const std::vector<float>& latent, const std::vector<float>& timesteps,
+                             const std::vector<float>& text);
   // The same without keeping anything.
-  std::vector<float> infer(const std::vector<float>& latent, const std::vector<float>& timesteps, const std::vector<float>& text);
+  std::vector<float> infer(const std::vector<float>& latent, const std::vector<float>& timesteps,
+                           const std::vector<float>& text);
   void backward(const std::vector<float>& dout);  // of the last forward; gradients start at 0
 
   std::vector<float> gradient(const std::string& name) const;
@@ -88,9 +91,11 @@ class NetworkDriver {
   };
   void pack(Part& part);
   Part& part_of(const std::string& name, size_t& index);
-  LayerCall call(Part& part, Workspace& w) { return {*stream_, w, shape_, dtype_, part.weights.bytes(), part.packed.bytes()}; }
-  std::vector<float> run(const std::vector<float>& latent, const std::vector<float>& timesteps, const std::vector<float>& text,
-                         bool keep);
+  LayerCall call(Part& part, Workspace& w) {
+    return {*stream_, w, shape_, dtype_, part.weights.bytes(), part.packed.bytes()};
+  }
+  std::vector<float> run(const std::vector<float>& latent, const std::vector<float>& timesteps,
+                         const std::vector<float>& text, bool keep);
 
   BatchShape shape_;
   DType dtype_;

@@ -11,10 +11,12 @@ TEST(Modulation, BlockAndHead) {
   InlineStream stream;
   const int64_t width = 5, batch = 2;
   for (int64_t e_slots : {int64_t{3}, int64_t{1}}) {
-    const std::vector<float> table = normals(3 * width, 1), e = normals(batch * e_slots * width, 2), dm = normals(batch * 3 * width, 3);
+    const std::vector<float> table = normals(3 * width, 1), e = normals(batch * e_slots * width, 2),
+                             dm = normals(batch * 3 * width, 3);
     std::vector<float> m(static_cast<size_t>(batch * 3 * width));
     modulation_forward(stream, m.data(), table.data(), e.data(), batch, 3, e_slots, width, 0b010, DType::kF32);
-    std::vector<float> dtable(static_cast<size_t>(3 * width), 1.0F), de(e.size(), 1.0F), expected_table = dtable, expected_e = de;
+    std::vector<float> dtable(static_cast<size_t>(3 * width), 1.0F), de(e.size(), 1.0F), expected_table = dtable,
+                                                                                         expected_e = de;
     modulation_backward(stream, dtable.data(), de.data(), dm.data(), batch, 3, e_slots, width);
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t s = 0; s < 3; ++s)
@@ -29,7 +31,8 @@ TEST(Modulation, BlockAndHead) {
     EXPECT_EQ(de, expected_e);
     std::vector<float> narrow(m.size());
     const std::vector<bf16> narrow_table = rounded(table);
-    modulation_forward(stream, narrow.data(), narrow_table.data(), e.data(), batch, 3, e_slots, width, 0b010, DType::kBF16);
+    modulation_forward(stream, narrow.data(), narrow_table.data(), e.data(), batch, 3, e_slots, width, 0b010,
+                       DType::kBF16);
     EXPECT_LT(relative_error(narrow, m), kBf16);
   }
 }
@@ -39,7 +42,8 @@ class GatedAdd : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, in
 TEST_P(GatedAdd, AgreesWithItsFormula) {
   const auto [groups, group_rows, width] = GetParam();
   const int64_t rows = groups * group_rows, stride = 2 * width;
-  const std::vector<float> x = normals(rows * width, 1), a = normals(rows * width, 2), gate = normals(groups * stride, 3), dy = normals(rows * width, 4);
+  const std::vector<float> x = normals(rows * width, 1), a = normals(rows * width, 2),
+                           gate = normals(groups * stride, 3), dy = normals(rows * width, 4);
   std::vector<float> y(x.size()), da(x.size()), dgate(gate.size(), 0.5F), dbias(static_cast<size_t>(width), 0.5F);
   std::vector<double> sum_gate(gate.size()), sum_bias(dbias.size());
   for (size_t i = 0; i < x.size(); ++i) {
@@ -58,11 +62,12 @@ TEST_P(GatedAdd, AgreesWithItsFormula) {
       InlineStream stream(threads);
       std::vector<float> got = x, kept(x.size()), gda(x.size()), ggate(gate.size(), 0.5F), gbias(dbias.size(), 0.5F);
       std::vector<float> scratch(static_cast<size_t>(gated_add_scratch(rows, group_rows, width)), NAN);
-      gated_add_forward(stream, got.data(), kept.data(), got.data(), a.data(), gate.data(), rows, width, group_rows, stride, DType::kF32);
+      gated_add_forward(stream, got.data(), kept.data(), got.data(), a.data(), gate.data(), rows, width, group_rows,
+                        stride, DType::kF32);
       EXPECT_EQ(kept, a);
       EXPECT_LT(relative_error(got, y), kFp32);
-      gated_add_backward(stream, gda.data(), ggate.data(), gbias.data(), scratch.data(), dy.data(), kept.data(), gate.data(), rows,
-                         width, group_rows, stride, DType::kF32);
+      gated_add_backward(stream, gda.data(), ggate.data(), gbias.data(), scratch.data(), dy.data(), kept.data(),
+                         gate.data(), rows, width, group_rows, stride, DType::kF32);
       EXPECT_EQ(gda, da);
       EXPECT_LT(relative_error(ggate, dgate), kFp32);
       EXPECT_LT(relative_error(gbias, dbias), kFp32);
@@ -82,14 +87,16 @@ TEST_P(GatedAdd, Bf16AddsWhatItKeeps) {
     InlineStream stream;
     std::vector<float> y(x.size());
     std::vector<bf16> kept(x.size());
-    gated_add_forward(stream, y.data(), kept.data(), x.data(), a.data(), nullptr, rows, width, group_rows, 0, DType::kBF16);
+    gated_add_forward(stream, y.data(), kept.data(), x.data(), a.data(), nullptr, rows, width, group_rows, 0,
+                      DType::kBF16);
     EXPECT_EQ(kept, rounded(a));
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], x[i] + to_float(kept[i]));
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GatedAdd,
-                         ::testing::Values(std::tuple{1, 1, 1}, std::tuple{2, 65, 24}, std::tuple{3, 128, 192}, std::tuple{1, 7, 1537}));
+                         ::testing::Values(std::tuple{1, 1, 1}, std::tuple{2, 65, 24}, std::tuple{3, 128, 192},
+                                           std::tuple{1, 7, 1537}));
 
 }  // namespace
 }  // namespace megaslide

@@ -20,19 +20,23 @@ class Norm : public ::testing::TestWithParam<Case> {
   int64_t groups = GetParam().groups, group_rows = GetParam().group_rows, width = GetParam().width;
   int64_t rows = groups * group_rows, stride = 3 * width;  // vectors of a group lie apart, as modulations do
   size_t n = static_cast<size_t>(rows * width), vectors = static_cast<size_t>(groups * stride);
-  std::vector<float> x = normals(rows * width, 1, 2, 3), mul = normals(groups * stride, 2, 0.5, 1), add = normals(groups * stride, 3);
+  std::vector<float> x = normals(rows * width, 1, 2, 3), mul = normals(groups * stride, 2, 0.5, 1),
+                     add = normals(groups * stride, 3);
 };
 
 TEST_P(Norm, ForwardAgreesWithTheTwin) {
   std::vector<float> expected(n);
-  reference::layer_norm_forward(expected.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride, kEps);
+  reference::layer_norm_forward(expected.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride,
+                                kEps);
   for_each_target([&] {
     InlineStream stream(2);
     std::vector<float> y(n);
-    layer_norm_forward(stream, y.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride, kEps, DType::kF32);
+    layer_norm_forward(stream, y.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride, kEps,
+                       DType::kF32);
     EXPECT_LT(relative_error(y, expected), kFp32);
     std::vector<bf16> narrow(n);
-    layer_norm_forward(stream, narrow.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride, kEps, DType::kBF16);
+    layer_norm_forward(stream, narrow.data(), x.data(), mul.data(), add.data(), rows, width, group_rows, stride, kEps,
+                       DType::kBF16);
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(narrow[i], to_bf16(y[i])) << i;
   });
 }
@@ -41,14 +45,14 @@ TEST_P(Norm, BackwardAgreesWithTheTwin) {
   const std::vector<float> dy = normals(rows * width, 4), residual = normals(rows * width, 5);
   std::vector<float> dx(n), dmul = normals(groups * stride, 6), dadd = normals(groups * stride, 7);
   const std::vector<float> dmul0 = dmul, dadd0 = dadd;
-  reference::layer_norm_backward(dx.data(), dmul.data(), dadd.data(), dy.data(), residual.data(), x.data(), mul.data(), rows, width,
-                                 group_rows, stride, kEps);
+  reference::layer_norm_backward(dx.data(), dmul.data(), dadd.data(), dy.data(), residual.data(), x.data(), mul.data(),
+                                 rows, width, group_rows, stride, kEps);
   for_each_target([&] {
     InlineStream stream(2);
     std::vector<float> got = residual, gmul = dmul0, gadd = dadd0;  // dx in the place of the residual
     std::vector<float> scratch(static_cast<size_t>(layer_norm_scratch(rows, group_rows, width)), NAN);
-    layer_norm_backward(stream, got.data(), gmul.data(), gadd.data(), scratch.data(), dy.data(), got.data(), x.data(), mul.data(),
-                        rows, width, group_rows, stride, kEps);
+    layer_norm_backward(stream, got.data(), gmul.data(), gadd.data(), scratch.data(), dy.data(), got.data(), x.data(),
+                        mul.data(), rows, width, group_rows, stride, kEps);
     EXPECT_LT(relative_error(got, dx), kFp32);
     EXPECT_LT(relative_error(gmul, dmul), kFp32);
     EXPECT_LT(relative_error(gadd, dadd), kFp32);
@@ -58,11 +62,12 @@ TEST_P(Norm, BackwardAgreesWithTheTwin) {
 TEST_P(Norm, NoResidualIsZero) {
   InlineStream stream;
   const std::vector<float> dy = normals(rows * width, 4), zero(n);
-  std::vector<float> a(n), b(n), sums(vectors), scratch(static_cast<size_t>(layer_norm_scratch(rows, group_rows, width)));
-  layer_norm_backward(stream, a.data(), sums.data(), sums.data(), scratch.data(), dy.data(), zero.data(), x.data(), mul.data(), rows,
-                      width, group_rows, stride, kEps);
-  layer_norm_backward(stream, b.data(), sums.data(), sums.data(), scratch.data(), dy.data(), nullptr, x.data(), mul.data(), rows,
-                      width, group_rows, stride, kEps);
+  std::vector<float> a(n), b(n), sums(vectors),
+      scratch(static_cast<size_t>(layer_norm_scratch(rows, group_rows, width)));
+  layer_norm_backward(stream, a.data(), sums.data(), sums.data(), scratch.data(), dy.data(), zero.data(), x.data(),
+                      mul.data(), rows, width, group_rows, stride, kEps);
+  layer_norm_backward(stream, b.data(), sums.data(), sums.data(), scratch.data(), dy.data(), nullptr, x.data(),
+                      mul.data(), rows, width, group_rows, stride, kEps);
   EXPECT_EQ(a, b);
 }
 
@@ -76,8 +81,8 @@ TEST_P(Norm, ThreadsDoNotChangeBits) {
     dmul[i].resize(vectors);
     dadd[i].resize(vectors);
     std::vector<float> scratch(static_cast<size_t>(layer_norm_scratch(rows, group_rows, width)));
-    layer_norm_backward(stream, dx[i].data(), dmul[i].data(), dadd[i].data(), scratch.data(), dy.data(), nullptr, x.data(),
-                        mul.data(), rows, width, group_rows, stride, kEps);
+    layer_norm_backward(stream, dx[i].data(), dmul[i].data(), dadd[i].data(), scratch.data(), dy.data(), nullptr,
+                        x.data(), mul.data(), rows, width, group_rows, stride, kEps);
   }
   EXPECT_EQ(dx[0], dx[1]);
   EXPECT_EQ(dmul[0], dmul[1]);

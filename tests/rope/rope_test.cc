@@ -14,8 +14,8 @@ struct Case {
   RopeGrid grid;
 };
 // Head widths of Wan, of the tiny preset, of the golden model, and the smallest.
-const Case kCases[] = {{1, {3, 4, 5, 2, 128}}, {2, {5, 4, 3, 4, 48}}, {2, {3, 4, 6, 2, 12}}, {1, {2, 3, 2, 3, 2}}, {1, {1, 1, 1, 1, 64}},
-                       {1, {4, 5, 4, 1, 34}}};
+const Case kCases[] = {{1, {3, 4, 5, 2, 128}}, {2, {5, 4, 3, 4, 48}}, {2, {3, 4, 6, 2, 12}},
+                       {1, {2, 3, 2, 3, 2}},   {1, {1, 1, 1, 1, 64}}, {1, {4, 5, 4, 1, 34}}};
 
 class Rope : public ::testing::TestWithParam<Case> {
  protected:
@@ -38,13 +38,13 @@ TEST_P(Rope, ForwardAgreesWithTheTwin) {
       InlineStream stream(2);
       const std::vector<float> angles = table(stream);
       std::vector<float> y(n), kept(n), rstd(static_cast<size_t>(rows));
-      rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(), rotate ? angles.data() : nullptr, grid,
-                       rows, kEps, DType::kF32);
+      rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(),
+                       rotate ? angles.data() : nullptr, grid, rows, kEps, DType::kF32);
       EXPECT_LT(relative_error(y, expected), kFp32);
       EXPECT_EQ(kept, x);
       std::vector<float> alone(n);
-      rms_rope_forward(stream, alone.data(), nullptr, nullptr, x.data(), gain.data(), rotate ? angles.data() : nullptr, grid, rows,
-                       kEps, DType::kF32);
+      rms_rope_forward(stream, alone.data(), nullptr, nullptr, x.data(), gain.data(), rotate ? angles.data() : nullptr,
+                       grid, rows, kEps, DType::kF32);
       EXPECT_EQ(alone, y);
     });
   }
@@ -59,7 +59,8 @@ TEST_P(Rope, Bf16ReadsWhatItKeeps) {
     const std::vector<float> angles = table(stream);
     std::vector<bf16> y(n), kept(n);
     std::vector<float> rstd(static_cast<size_t>(rows));
-    rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(), angles.data(), grid, rows, kEps, DType::kBF16);
+    rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(), angles.data(), grid, rows, kEps,
+                     DType::kBF16);
     EXPECT_EQ(kept, rounded(x));
     EXPECT_LT(relative_error(widened(y), expected), kBf16);
   });
@@ -69,16 +70,18 @@ TEST_P(Rope, BackwardAgreesWithTheTwin) {
   const std::vector<float> dy = normals(rows * width, 3);
   for (bool rotate : {true, false}) {
     std::vector<float> dx(n), dgain = gain, dbias = gain;
-    reference::rms_rope_backward(dx.data(), dgain.data(), dbias.data(), dy.data(), x.data(), gain.data(), rotate, grid, rows, kEps);
+    reference::rms_rope_backward(dx.data(), dgain.data(), dbias.data(), dy.data(), x.data(), gain.data(), rotate, grid,
+                                 rows, kEps);
     for_each_target([&] {
       InlineStream stream(2);
       const std::vector<float> angles = table(stream);
       std::vector<float> y(n), kept(n), rstd(static_cast<size_t>(rows)), got(n), ggain = gain, gbias = gain;
       std::vector<float> scratch(static_cast<size_t>(rms_rope_scratch(rows, width)), NAN);
       const float* t = rotate ? angles.data() : nullptr;
-      rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(), t, grid, rows, kEps, DType::kF32);
-      rms_rope_backward(stream, got.data(), ggain.data(), gbias.data(), scratch.data(), dy.data(), kept.data(), rstd.data(),
-                        gain.data(), t, grid, rows, DType::kF32);
+      rms_rope_forward(stream, y.data(), kept.data(), rstd.data(), x.data(), gain.data(), t, grid, rows, kEps,
+                       DType::kF32);
+      rms_rope_backward(stream, got.data(), ggain.data(), gbias.data(), scratch.data(), dy.data(), kept.data(),
+                        rstd.data(), gain.data(), t, grid, rows, DType::kF32);
       // dx is a difference of two terms of its size and, for narrow rows, may cancel.
       EXPECT_LT(relative_error(got, dx), 4 * kFp32);
       EXPECT_LT(relative_error(ggain, dgain), 4 * kFp32);
@@ -98,8 +101,8 @@ TEST_P(Rope, ThreadsDoNotChangeBits) {
     dgain[i].resize(static_cast<size_t>(width));
     dbias[i].resize(static_cast<size_t>(width));
     std::vector<float> scratch(static_cast<size_t>(rms_rope_scratch(rows, width)));
-    rms_rope_backward(stream, dx[i].data(), dgain[i].data(), dbias[i].data(), scratch.data(), dy.data(), x.data(), rstd.data(),
-                      gain.data(), angles.data(), grid, rows, DType::kF32);
+    rms_rope_backward(stream, dx[i].data(), dgain[i].data(), dbias[i].data(), scratch.data(), dy.data(), x.data(),
+                      rstd.data(), gain.data(), angles.data(), grid, rows, DType::kF32);
   }
   EXPECT_EQ(dx[0], dx[1]);
   EXPECT_EQ(dgain[0], dgain[1]);
@@ -116,7 +119,7 @@ TEST(RopeTable, FrequenciesOfWan) {
   InlineStream stream;
   std::vector<float> t(static_cast<size_t>(rope_table_elements(grid)));
   rope_table(stream, t.data(), grid);
-  const float* time = t.data() + 2 * 44;             // position 1
+  const float* time = t.data() + 2 * 44;              // position 1
   const float* row = t.data() + 2 * 2 * 44 + 2 * 42;  // position 1
   EXPECT_FLOAT_EQ(time[2 * 1], static_cast<float>(std::cos(0.6579332246575680)));
   EXPECT_FLOAT_EQ(time[44 + 2 * 10 + 1], static_cast<float>(std::sin(0.0151991108)));

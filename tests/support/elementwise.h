@@ -46,7 +46,8 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 // Runs `body` once an instruction set of this machine, with Highway's choice restricted to it.
 template <class F>
 void for_each_target(F body) {
-  for (const int64_t target : {static_cast<int64_t>(HWY_STATIC_TARGET), static_cast<int64_t>(HWY_AVX2), static_cast<int64_t>(HWY_AVX3)}) {
+  for (const int64_t target :
+       {static_cast<int64_t>(HWY_STATIC_TARGET), static_cast<int64_t>(HWY_AVX2), static_cast<int64_t>(HWY_AVX3)}) {
     if (!(hwy::SupportedTargets() & target)) continue;
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);

@@ -16,13 +16,17 @@ TEST_P(VectorLinear, AgreesWithLoops) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = static_cast<double>(b[static_cast<size_t>(j)]);
-      for (int64_t c = 0; c < k; ++c) sum += static_cast<double>(x[static_cast<size_t>(i * k + c)]) * static_cast<double>(w[static_cast<size_t>(j * k + c)]);
+      for (int64_t c = 0; c < k; ++c)
+        sum += static_cast<double>(x[static_cast<size_t>(i * k + c)]) *
+               static_cast<double>(w[static_cast<size_t>(j * k + c)]);
       y[static_cast<size_t>(i * n + j)] = static_cast<float>(sum);
     }
   for (int64_t i = 0; i < m; ++i)
     for (int64_t c = 0; c < k; ++c) {
       double sum = 0;
-      for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(dy[static_cast<size_t>(i * n + j)]) * static_cast<double>(w[static_cast<size_t>(j * k + c)]);
+      for (int64_t j = 0; j < n; ++j)
+        sum += static_cast<double>(dy[static_cast<size_t>(i * n + j)]) *
+               static_cast<double>(w[static_cast<size_t>(j * k + c)]);
       dx[static_cast<size_t>(i * k + c)] = static_cast<float>(sum);
     }
   for (int64_t j = 0; j < n; ++j)
@@ -62,8 +66,8 @@ TEST_P(VectorLinear, AgreesWithLoops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, VectorLinear,
-                         ::testing::Values(std::tuple{1, 1, 1}, std::tuple{2, 192, 256}, std::tuple{3, 37, 45}, std::tuple{1, 1152, 192},
-                                           std::tuple{4, 24, 600}));
+                         ::testing::Values(std::tuple{1, 1, 1}, std::tuple{2, 192, 256}, std::tuple{3, 37, 45},
+                                           std::tuple{1, 1152, 192}, std::tuple{4, 24, 600}));
 
 }  // namespace
 }  // namespace megaslide
