@@ -116,7 +116,8 @@ void bind_reference(Operator& op, const std::string& name, BenchTensors& x, cons
     std::iota(keys.begin(), keys.end(), 0);
     if (window) keys = window_keys(s, n);
     const int64_t stride = s.heads * s.head_dim, start = b * s.tokens() * stride + h * s.head_dim;
-    AttentionLiteralQuery<ArithF64, I>(q + start + n * stride, k + start, v + start, stride, s.head_dim, s.scale, keys).output(row);
+    const I* query = q + start + n * stride;
+    AttentionLiteralQuery<ArithF64, I>(query, k + start, v + start, stride, s.head_dim, s.scale, keys).output(row);
   };
 }
 
@@ -129,7 +130,8 @@ void bind_dsa(Operator& op, BenchTensors& x, const BenchOptions& o, Stream& stre
   const int64_t backward_bytes = o.backward ? dsa_backward_workspace_bytes(s, t) : 0;
   x.workspace = HostTensor(DType::kU8, {std::max(dsa_forward_workspace_bytes(s, t), backward_bytes)});
   op.forward = [&x, &stream, s, t] {
-    dsa_forward(stream, x.out.f32(), x.lse.f32(), x.q.data(), x.k.data(), x.v.data(), x.offsets.f32(), x.workspace.data(), s, t);
+    dsa_forward(stream, x.out.f32(), x.lse.f32(), x.q.data(), x.k.data(), x.v.data(), x.offsets.f32(),
+                x.workspace.data(), s, t);
   };
   op.forward_cost = dsa_forward.cost(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, s, t);
   if (!o.backward) return;
@@ -183,7 +185,8 @@ double output_error(const Operator& op, BenchTensors& x, const BenchOptions& o) 
   std::vector<double> row(static_cast<size_t>(o.head_dim));
   double worst = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = count == 1 ? 0 : static_cast<int64_t>(static_cast<double>(rows - 1) * static_cast<double>(i) / static_cast<double>(count - 1));
+    const double share = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    const int64_t at = static_cast<int64_t>(static_cast<double>(rows - 1) * share);
     op.reference(row.data(), at / (tokens_of(o) * o.heads), at / o.heads % tokens_of(o), at % o.heads);
     double difference = 0, norm = 0;
     for (int64_t c = 0; c < o.head_dim; ++c) {
@@ -254,7 +257,8 @@ BenchRow bench_operator(const std::string& op, const BenchOptions& o) {
     try {
       row = measure(op, o);
     } catch (const std::bad_alloc&) {
-      failure = std::make_exception_ptr(Error(fmt::format("{}: not enough memory for {} tokens", op, tokens_of(o)), "use a smaller --grid"));
+      failure = std::make_exception_ptr(
+          Error(fmt::format("{}: not enough memory for {} tokens", op, tokens_of(o)), "use a smaller --grid"));
     } catch (...) {
       failure = std::current_exception();
     }
