@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/unicode.h"
 #include "eval/import.h"
-#include "eval/json_input.h"
 #include "eval/report.h"
+#include "io/json.h"
 #include "io/video.h"
 
 namespace megaslide {
@@ -50,7 +50,7 @@ double value_of(const nlohmann::json& v) {
 }
 
 void load_json(ScoreSet& set, const std::string& path) {
-  const nlohmann::json doc = parse_json_file(path);
+  const nlohmann::json doc = read_json(path);
   const auto dims = doc.is_object() ? doc.find("dimensions") : doc.end();
   if (!doc.is_object() || dims == doc.end() || !dims->is_object()) {
     for (const auto& [name, s] : import_scores({path}, set.warnings)) add_scores(set, name, s.videos);

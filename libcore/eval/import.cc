@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "eval/dimensions.h"
-#include "eval/json_input.h"
+#include "io/json.h"
 
 namespace megaslide {
 namespace {
@@ -50,7 +50,7 @@ std::map<std::string, ImportedScore> import_scores(const std::vector<std::string
                                                    std::vector<std::string>& warnings) {
   std::map<std::string, ImportedScore> scores;
   for (const std::string& path : paths) {
-    const Json doc = parse_json_file(path);
+    const Json doc = read_json(path);
     if (!doc.is_object() || doc.empty()) {
       throw Error(fmt::format("{}: expected an object of dimensions", path), "give a VBench NAME_eval_results.json");
     }

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "data/caption.h"
 #include "data/csv.h"
-#include "eval/json_input.h"
+#include "io/json.h"
 
 namespace megaslide {
 namespace {
@@ -75,8 +75,8 @@ void add_json_row(const Json& v, const std::string& where, std::vector<ManifestR
   rows.push_back(std::move(row));
 }
 
-std::vector<ManifestRow> read_json(const std::string& path) {
-  const Json doc = parse_json_file(path);
+std::vector<ManifestRow> read_json_list(const std::string& path) {
+  const Json doc = read_json(path);
   if (!doc.is_array())
     throw Error(fmt::format("{}: expected a list of videos", path),
                 "a manifest is a JSON list of paths or of objects with \"path\"");
@@ -106,7 +106,7 @@ std::vector<ManifestRow> read_json_lines(const std::string& path) {
     ++number;
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", path, number);
-    add_json_row(parse_json_text(line, where), where, rows);
+    add_json_row(parse_json(line, where), where, rows);
   }
   return rows;
 }
@@ -137,35 +137,6 @@ std::vector<ManifestRow> read_csv(const std::string& path) {
 
 }  // namespace
 
-nlohmann::json parse_json_text(const std::string& text, const std::string& where) {
-  // Depth is bounded before parsing: the parser recurses in its destructor.
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  if (deepest > 64) throw Error(fmt::format("{}: nested more than 64 levels deep", where));
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& e) {
-    std::string what = e.what();
-    if (const size_t at = what.find("] "); at != std::string::npos) what = what.substr(at + 2);
-    throw Error(fmt::format("{}: not JSON: {}", where, what));
-  }
-}
-
-nlohmann::json parse_json_file(const std::string& path) { return parse_json_text(read_file(path), path); }
-
 bool is_manifest_name(const std::string& path) {
   constexpr std::array<std::string_view, 4> kAll{".json", ".jsonl", ".csv", ".txt"};
   return std::find(kAll.begin(), kAll.end(), lower_extension(path)) != kAll.end();
@@ -173,7 +144,7 @@ bool is_manifest_name(const std::string& path) {
 
 std::vector<ManifestRow> read_manifest(const std::string& path) {
   const std::string e = lower_extension(path);
-  if (e == ".json") return read_json(path);
+  if (e == ".json") return read_json_list(path);
   if (e == ".jsonl") return read_json_lines(path);
   if (e == ".csv") return read_csv(path);
   std::vector<ManifestRow> rows;

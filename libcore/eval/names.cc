@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/unicode.h"
 #include "data/caption.h"
-#include "eval/json_input.h"
+#include "io/json.h"
 
 namespace megaslide {
 namespace {
@@ -135,7 +135,7 @@ std::vector<PromptEntry> read_prompts(const std::string& path) {
   std::vector<PromptEntry> entries;
   const std::string text = read_file(path);
   if (path.size() >= 5 && fold_case(path.substr(path.size() - 5)) == ".json") {
-    const Json doc = parse_json_text(text, path);
+    const Json doc = parse_json(text, path);
     if (!doc.is_array()) throw Error(fmt::format("{}: expected a list of prompts", path));
     for (size_t i = 0; i < doc.size(); ++i) entries.push_back(prompt_of(doc[i], fmt::format("{}: entry {}", path, i)));
   } else {
