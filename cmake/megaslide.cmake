@@ -65,6 +65,8 @@ function(ms_tool NAME)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   string(REPLACE "-" "_" FILE ${NAME})
   add_executable(${NAME} ${FILE}.cc)
+  # Declarations of flags, run once: optimising them doubles the time that CLI11's headers take to compile.
+  target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O0>)
   target_link_libraries(${NAME} PRIVATE ms_tool_common ${ARG_DEPS})
   set_target_properties(${NAME} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megaslide")
   install(TARGETS ${NAME} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

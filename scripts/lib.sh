@@ -55,9 +55,10 @@ need_packages() {
   remedy: see apt's message above; on Ubuntu the 'universe' component must be enabled"
 }
 
-# configure_and_build PRESET TESTS(ON|OFF): configures build/PRESET when needed and builds it.
+# configure_and_build PRESET TESTS(ON|OFF) [TARGET...]: configures build/PRESET and builds all of it, or the targets.
 configure_and_build() {
   local preset=$1 tests=$2 log
+  shift 2
   # ccache wants a writable home for its cache.
   if [[ -z ${CCACHE_DIR:-} ]] && ! { [[ -w ${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache} ]] ||
     mkdir -p "${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}" 2>/dev/null; }; then
@@ -79,5 +80,5 @@ configure_and_build() {
   say "Building $preset with $(build_jobs) jobs"
   local flags=()
   [[ -t 2 ]] || flags=(--quiet)
-  (cd "$ROOT" && ninja -C "build/$preset" -j "$(build_jobs)" "${flags[@]}" >&2) || fail "the build of $preset failed"
+  (cd "$ROOT" && ninja -C "build/$preset" -j "$(build_jobs)" "${flags[@]}" "$@" >&2) || fail "the build of $preset failed"
 }
