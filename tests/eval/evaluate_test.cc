@@ -324,7 +324,7 @@ TEST(Report, HtmlStandsAloneAndEscapesNames) {
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
   EXPECT_NE(html.find("data:image/png;base64,iVBORw0KGgo"), std::string::npos);
   EXPECT_NE(html.find("frozen: all 6 frames are equal"), std::string::npos);
-  EXPECT_NO_THROW(Json::parse(report_json(e)));
+  EXPECT_TRUE(Json::accept(report_json(e)));
   EXPECT_EQ(report_text(e).find('\x01'), std::string::npos);
 }
 
@@ -369,7 +369,7 @@ TEST(Compare, PairsByNameWithIntervals) {
     EXPECT_EQ(same.dimensions.at(0).difference, d.difference) << first;
     EXPECT_EQ(same.dimensions.at(0).ci95, d.ci95) << first;
   }
-  EXPECT_NO_THROW(Json::parse(comparison_json(c)));
+  EXPECT_TRUE(Json::accept(comparison_json(c)));
   EXPECT_NE(comparison_text(c).find("temporal_flickering"), std::string::npos);
 }
 
