@@ -44,10 +44,7 @@ PlanRequest request_of(const Options& o) {
   const RunConfig run = o.run.empty() ? make_run_config(sets) : load_run_config(o.run, sets);
   if (run.model.path.empty()) throw usage_error("no model given", "--model MODEL, or model.path in the run file");
   reject_unsupported(run);
-  const MachineConfig machine = load_machine_config(o.machine);
-  const bool own_shape = o.num_frames || o.width || (run.data.cache.empty() && run.data.replay.empty());
-  if (!own_shape) return plan_request(run, machine);
-  return plan_request(run, machine, o.num_frames, o.width, o.height);
+  return plan_request(run, load_machine_config(o.machine), {o.num_frames, o.width, o.height});
 }
 
 int plan(Tool& tool, const Options& o) {

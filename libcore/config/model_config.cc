@@ -10,14 +10,6 @@ namespace {
 // Larger values than any network will have, small enough that products of sizes stay within 64 bits.
 constexpr int64_t kMaxWidth = int64_t{1} << 17, kMaxLayers = 4096, kMaxTextLen = int64_t{1} << 20;
 
-int64_t offset_outputs(const DsaConfig& d) {
-  switch (d.mode) {
-    case DsaMode::kFull: return 3 * d.groups * d.kernel[0] * d.kernel[1] * d.kernel[2];
-    case DsaMode::kSlice: return 2 * d.groups * d.kernel[0];
-    case DsaMode::kRigid: return 3 * d.groups;
-  }
-  return 0;
-}
 
 class Findings {
  public:
@@ -65,6 +57,15 @@ void check_sampling_defaults(const ModelConfig& c, Findings& f) {
 
 }  // namespace
 
+int64_t DsaConfig::offset_outputs() const {
+  switch (mode) {
+    case DsaMode::kFull: return 3 * groups * kernel[0] * kernel[1] * kernel[2];
+    case DsaMode::kSlice: return 2 * groups * kernel[0];
+    case DsaMode::kRigid: return 3 * groups;
+  }
+  return 0;
+}
+
 const char* attention_kind_name(AttentionKind k) {
   switch (k) {
     case AttentionKind::kDense: return "dense";
@@ -97,7 +98,7 @@ int64_t parameter_count(const ModelConfig& c) {
   n += 4 * c.out_channels * d + 4 * c.out_channels + 2 * d;  // head and its table
   for (int64_t l = 0; l < c.layers; ++l)
     if (c.attention.of_layer(l) == AttentionKind::kDsa)  // depthwise 3x3x3 and bias, LayerNorm, linear
-      n += 28 * d + 2 * d + (d + 1) * offset_outputs(c.attention.dsa);
+      n += 28 * d + 2 * d + (d + 1) * c.attention.dsa.offset_outputs();
   return n;
 }
 

@@ -15,6 +15,9 @@ struct DsaConfig {
   std::array<double, 3> reach{1, 2, 2};    // R_t, R_h, R_w in tokens; 0 switches an axis off
   DsaMode mode = DsaMode::kFull;
   int64_t groups = 4;
+
+  // Raw offsets a token: G·K·3, G·k_t·2 or G·3 (spec dsa.md, granularity).
+  int64_t offset_outputs() const;
 };
 
 struct AttentionConfig {

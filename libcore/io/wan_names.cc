@@ -77,15 +77,6 @@ constexpr Row kHead[] = {
     {"proj_out.bias", "head.head.bias", {kOut4}},
 };
 
-int64_t offset_outputs(const DsaConfig& d) {
-  switch (d.mode) {
-    case DsaMode::kFull: return 3 * d.groups * d.kernel[0] * d.kernel[1] * d.kernel[2];
-    case DsaMode::kSlice: return 2 * d.groups * d.kernel[0];
-    case DsaMode::kRigid: return 3 * d.groups;
-  }
-  return 0;
-}
-
 Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
   Shape shape;
   for (const Extent e : extents) {
@@ -102,7 +93,7 @@ Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
       case kOut4: shape.push_back(4 * c.out_channels); break;
       case kText: shape.push_back(c.text_dim); break;
       case kFreq: shape.push_back(c.freq_dim); break;
-      case kOffsets: shape.push_back(offset_outputs(c.attention.dsa)); break;
+      case kOffsets: shape.push_back(c.attention.dsa.offset_outputs()); break;
     }
   }
   return shape;

@@ -82,7 +82,7 @@ OffsetNetShape WanSelfAttention::net_shape(const BatchShape& shape, DType dtype)
 float WanSelfAttention::scale() const { return 1 / std::sqrt(static_cast<float>(head_dim_)); }
 
 int64_t WanSelfAttention::offset_elements(const BatchShape& shape) const {
-  return kind_ == AttentionKind::kDsa ? shape.rows() * wan_offset_count(dsa_) : 0;
+  return kind_ == AttentionKind::kDsa ? shape.rows() * dsa_.offset_outputs() : 0;
 }
 
 WanOffsets WanSelfAttention::carve_offsets(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const {

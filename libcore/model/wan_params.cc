@@ -29,19 +29,10 @@ void add_offset_net(std::vector<ParamSpec>& params, const ModelConfig& c) {
   add_linear(params, "attn1.offset_net.conv", {c.dim, 1, 3, 3, 3}, ParamInit::kNormal, 1 / std::sqrt(27.0));
   add_vector(params, "attn1.offset_net.norm.weight", c.dim, ParamInit::kOnes);
   add_vector(params, "attn1.offset_net.norm.bias", c.dim, ParamInit::kZeros);
-  add_linear(params, "attn1.offset_net.linear", {wan_offset_count(c.attention.dsa), c.dim}, ParamInit::kZeros);
+  add_linear(params, "attn1.offset_net.linear", {c.attention.dsa.offset_outputs(), c.dim}, ParamInit::kZeros);
 }
 
 }  // namespace
-
-int64_t wan_offset_count(const DsaConfig& dsa) {
-  switch (dsa.mode) {
-    case DsaMode::kFull: return 3 * dsa.groups * dsa.kernel[0] * dsa.kernel[1] * dsa.kernel[2];
-    case DsaMode::kSlice: return 2 * dsa.groups * dsa.kernel[0];
-    case DsaMode::kRigid: return 3 * dsa.groups;
-  }
-  return 0;
-}
 
 std::vector<ParamSpec> wan_block_params(const ModelConfig& c, int64_t layer) {
   const int64_t d = c.dim;
@@ -70,7 +61,7 @@ std::vector<WanMatrix> wan_block_matrices(const ModelConfig& c, int64_t layer) {
   matrices.push_back({kFfnUp, kFfnUpBias, c.ffn_dim, d});
   matrices.push_back({kFfnDown, kFfnDownBias, d, c.ffn_dim});
   if (c.attention.of_layer(layer) == AttentionKind::kDsa)
-    matrices.push_back({kOffsetLinear, kOffsetLinearBias, wan_offset_count(c.attention.dsa), d});
+    matrices.push_back({kOffsetLinear, kOffsetLinearBias, c.attention.dsa.offset_outputs(), d});
   return matrices;
 }
 

@@ -82,7 +82,5 @@ std::vector<WanMatrix> wan_block_matrices(const ModelConfig& config, int64_t lay
 std::vector<WanMatrix> wan_embedding_matrices(const ModelConfig& config);
 std::vector<WanMatrix> wan_head_matrices(const ModelConfig& config);
 
-// Raw offsets a token (spec dsa.md §1): the rows of the offset net's last linear layer.
-int64_t wan_offset_count(const DsaConfig& dsa);
 
 }  // namespace megaslide

@@ -232,28 +232,23 @@ void add_sampling_shapes(PlanRequest& r) {
 
 }  // namespace
 
-PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine) {
+PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, const ClipSize& clips) {
   PlanRequest r;
   r.run = run;
   r.machine = machine;
   r.model = with_overrides(model_config_of(run.model.path), run);
-  const auto data = open_training_data(run, r.model);
-  r.shapes = data->shapes();
-  r.dataset_bytes = data->host_bytes();
-  for (int64_t s = 1; s <= (run.data.replay.empty() ? 1 : run.train.max_train_steps); ++s)
-    r.max_microbatches = std::max(r.max_microbatches, data->microbatches(s));
-  add_sampling_shapes(r);
-  return r;
-}
-
-PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, int64_t num_frames, int64_t width, int64_t height) {
-  PlanRequest r;
-  r.run = run;
-  r.machine = machine;
-  r.model = with_overrides(model_config_of(run.model.path), run);
-  r.shapes = {latent_grid(r.model, num_frames ? num_frames : r.model.num_frames, width ? width : r.model.width,
-                          height ? height : r.model.height, run.data.batch_size)};
-  r.max_microbatches = static_cast<int>(run.train.gradient_accumulation_steps);
+  if (clips.num_frames || clips.width || (run.data.cache.empty() && run.data.replay.empty())) {
+    const auto or_default = [](int64_t given, int64_t otherwise) { return given ? given : otherwise; };
+    r.shapes = {latent_grid(r.model, or_default(clips.num_frames, r.model.num_frames), or_default(clips.width, r.model.width),
+                            or_default(clips.height, r.model.height), run.data.batch_size)};
+    r.max_microbatches = static_cast<int>(run.train.gradient_accumulation_steps);
+  } else {
+    const auto data = open_training_data(run, r.model);
+    r.shapes = data->shapes();
+    r.dataset_bytes = data->host_bytes();
+    for (int64_t s = 1; s <= (run.data.replay.empty() ? 1 : run.train.max_train_steps); ++s)
+      r.max_microbatches = std::max(r.max_microbatches, data->microbatches(s));
+  }
   add_sampling_shapes(r);
   return r;
 }

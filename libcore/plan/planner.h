@@ -55,10 +55,14 @@ struct Plan {
 // Plans, and looks for remedies where the run does not fit: each is a change that was itself planned and fits.
 Plan make_plan(const PlanRequest& request);
 
-// The request of a run as finetune would start it: shapes from its cache or replay file.
-PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine);
-// The same for clips of a given size instead of data; 0: the model's default.
-PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, int64_t num_frames, int64_t width, int64_t height);
+// Clips as the command line describes them; 0: the model's default.
+struct ClipSize {
+  int64_t num_frames = 0, width = 0, height = 0;
+};
+
+// The request of a run: its shapes are those of its cache or replay file, as finetune would start it, or of `clips` where
+// that says anything, or where the run names no data.
+PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, const ClipSize& clips = {});
 
 // The token grid of a clip. Throws a usage Error for sizes that the model cannot take, naming the nearest that it can.
 BatchShape latent_grid(const ModelConfig& model, int64_t num_frames, int64_t width, int64_t height, int64_t batch);

@@ -20,16 +20,6 @@ double keys_per_query(const ModelConfig& c, int64_t layer, const BatchShape& s) 
   return all;
 }
 
-double offset_outputs(const DsaConfig& d) {
-  const auto g = static_cast<double>(d.groups);
-  switch (d.mode) {
-    case DsaMode::kFull: return 3 * g * static_cast<double>(d.kernel[0] * d.kernel[1] * d.kernel[2]);
-    case DsaMode::kSlice: return 2 * g * static_cast<double>(d.kernel[0]);
-    case DsaMode::kRigid: return 3 * g;
-  }
-  return 0;
-}
-
 }  // namespace
 
 double forward_flops(const ModelConfig& c, const BatchShape& s) {
@@ -42,7 +32,7 @@ double forward_flops(const ModelConfig& c, const BatchShape& s) {
   for (int64_t l = 0; l < c.layers; ++l) {
     flops += 2 * rows * (6 * d * d + 2 * d * f) + 2 * context * 2 * d * d;
     flops += 4 * d * rows * (keys_per_query(c, l, s) + static_cast<double>(s.context_rows));
-    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * (54 * d + 2 * d * offset_outputs(c.attention.dsa));
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * (54 * d + 2 * d * static_cast<double>(c.attention.dsa.offset_outputs()));
   }
   return flops;
 }

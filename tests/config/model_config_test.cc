@@ -25,8 +25,8 @@ TEST_F(ModelConfigTest, ParametersOfTheOffsetNet) {
   const int64_t dsa = parameter_count(c);
   c.attention.kind = AttentionKind::kDense;
   const int64_t dense = parameter_count(c);
-  // Depthwise 27 D + D, LayerNorm 2 D, linear from D to 3·groups·75 with bias, in each of 4 layers.
-  EXPECT_EQ(dsa - dense, 4 * (30 * 192 + 193 * 3 * 3 * 75));
+  // Depthwise 27 D + D, LayerNorm 2 D, linear from D to 3·groups·K with bias, in each of 4 layers.
+  EXPECT_EQ(dsa - dense, 4 * (30 * 192 + 193 * 3 * 3 * (3 * 7 * 7)));
   c.attention.kind = AttentionKind::kDsa;
   c.attention.dsa.mode = DsaMode::kSlice;
   EXPECT_EQ(parameter_count(c) - dense, 4 * (30 * 192 + 193 * 2 * 3 * 3));
