@@ -6,10 +6,8 @@
 #include "common/flags.h"
 #include "common/run_tool.h"
 #include "config/load.h"
-#include "io/open_model.h"
 #include "plan/calibrate.h"
 #include "plan/planner.h"
-#include "train/training_data.h"
 
 using namespace megaslide;
 
@@ -22,22 +20,6 @@ struct Options {
   bool calibrate = false;
 };
 
-int measure(Tool& tool, const Options& o) {
-  if (o.out.empty()) throw usage_error("--calibrate needs -o machine.yaml");
-  CalibrationOptions c;
-  c.threads = tool.flags.threads;
-  c.scratch_dir = parent_directory(o.out);
-  if (!o.model.empty()) {
-    const ModelConfig m = model_config_of(o.model);
-    c.rows = latent_grid(m, m.num_frames, m.width, m.height, 1).rows();
-    c.dim = m.dim, c.ffn_dim = m.ffn_dim, c.heads = m.heads;
-  }
-  const MachineConfig machine = calibrate(c, tool.stop);
-  write_file_atomic(o.out, to_yaml(machine));
-  tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":\"{}\"}}", o.out) : o.out);
-  return 0;
-}
-
 PlanRequest request_of(const Options& o) {
   std::vector<std::string> sets = o.sets;
   if (!o.model.empty()) sets.push_back("model.path=" + o.model);
@@ -45,6 +27,21 @@ PlanRequest request_of(const Options& o) {
   if (run.model.path.empty()) throw usage_error("no model given", "--model MODEL, or model.path in the run file");
   reject_unsupported(run);
   return plan_request(run, load_machine_config(o.machine), {o.num_frames, o.width, o.height});
+}
+
+int measure(Tool& tool, Options o) {
+  if (o.out.empty()) throw usage_error("--calibrate needs -o machine.yaml");
+  if (o.model.empty() && o.run.empty()) o.model = "wan2.1-t2v-1.3b", o.num_frames = 1;
+  CalibrationOptions c;
+  c.threads = tool.flags.threads;
+  c.scratch_dir = parent_directory(o.out);
+  const PlanRequest request = request_of(o);
+  c.model = request.model;
+  c.shape = request.shapes.front();
+  const MachineConfig machine = calibrate(c, tool.stop);
+  write_file_atomic(o.out, to_yaml(machine));
+  tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":\"{}\"}}", o.out) : o.out);
+  return 0;
 }
 
 int plan(Tool& tool, const Options& o) {
@@ -64,7 +61,7 @@ int main(int argc, char** argv) {
                       .summary = "Predicts memory, disk and time of a training run by running its schedule on a simulated device.",
                       .examples = {"plan-memory --model tiny", "plan-memory --run run.yaml --set stream.device_budget=2GiB",
                                    "plan-memory --model wan2.1-t2v-14b --machine h200-1.5tb --num-frames 81 --size 832x480",
-                                   "plan-memory --calibrate -o machine.yaml"},
+                                   "plan-memory --calibrate --model tiny -o machine.yaml"},
                       .flags = kThreadsFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) {
     app.add_option("--model", o.model, "Model directory, foreign checkpoint, preset or model.yaml")->group("Input");
@@ -74,7 +71,7 @@ int main(int argc, char** argv) {
     add_integer(app, "--num-frames", o.num_frames, 1, 1 << 20, "Frames of a clip, 4k + 1")->group("Input");
     add_size(app, "--size", o.width, o.height, "Width and height of a clip")->group("Input");
     app.add_option("--trace", o.trace, "Write the predicted timeline for Perfetto")->group("Output");
-    app.add_flag("--calibrate", o.calibrate, "Instead: measure this machine, at the sizes of --model")->group("Instead");
+    app.add_flag("--calibrate", o.calibrate, "Instead: measure this machine, on a block of the model at the run's size")->group("Instead");
     app.add_option("-o,--output", o.out, "With --calibrate: the machine file")->group("Output");
   }, [&](Tool& tool) { return o.calibrate ? measure(tool, o) : plan(tool, o); });
 }

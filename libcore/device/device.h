@@ -129,7 +129,8 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 // Rates of a machine, from a machine file (config/machine_config.h). Bytes and flops a second; 0 means unlimited.
 struct SimRates {
   double gemm = 0, attention = 0;          // flop/s of KernelClass::kGemm and kAttention
-  double vector_bytes = 0, pack_bytes = 0;  // device memory traffic
+  double memory_bytes = 0;                  // device memory, the other limit of products and attention
+  double vector_bytes = 0, pack_bytes = 0;  // traffic that elementwise kernels and packing reach
   double optimizer_bytes = 0, host_bytes = 0;
   double link_up = 0, link_down = 0;
   double link_derating = 1;                 // of the link's speed while the host streams DRAM (≤ 1)

@@ -103,8 +103,10 @@ class SimDevice final : public Device {
     const auto& r = options_.rates;
     const bool host = cost.kernel_class == KernelClass::kOptimizer || cost.kernel_class == KernelClass::kHost;
     double byte_rate = r.vector_bytes, flop_rate = 0;
-    if (cost.kernel_class == KernelClass::kGemm) flop_rate = r.gemm;
-    if (cost.kernel_class == KernelClass::kAttention) flop_rate = r.attention;
+    if (cost.kernel_class == KernelClass::kGemm || cost.kernel_class == KernelClass::kAttention) {
+      flop_rate = cost.kernel_class == KernelClass::kGemm ? r.gemm : r.attention;
+      byte_rate = r.memory_bytes;
+    }
     if (cost.kernel_class == KernelClass::kPack) byte_rate = r.pack_bytes;
     if (cost.kernel_class == KernelClass::kOptimizer) byte_rate = r.optimizer_bytes;
     if (cost.kernel_class == KernelClass::kHost) byte_rate = r.host_bytes;

@@ -12,10 +12,10 @@
 
 #include "base/atomic_file.h"
 #include "base/progress.h"
+#include "device/device.h"
 #include "kernels/adamw/adamw.h"
-#include "kernels/dsa/dsa.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/memory/memory.h"
+#include "model/wan.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -46,46 +46,68 @@ HostTensor noise(DType dtype, Shape shape) {
   return t;
 }
 
-// flop/s of a linear layer's three products together, in the mix of a training step.
-double gemm_rate(Stream& s, int64_t m, int64_t n, int64_t k, DType dtype) {
-  const HostTensor x = noise(dtype, {m, k}), w = noise(dtype, {n, k}), dy = noise(dtype, {m, n});
-  HostTensor y(DType::kF32, {m, n}), dx(DType::kF32, {m, k}), dw(DType::kF32, {n, k});
-  HostTensor forward(DType::kU8, {linear_packed_bytes(n, k, dtype, PackFor::kForward)});
-  HostTensor backward(DType::kU8, {linear_packed_bytes(n, k, dtype, PackFor::kInputGradient)});
-  linear_pack(s, forward.data(), w.data(), n, k, dtype, PackFor::kForward);
-  linear_pack(s, backward.data(), w.data(), n, k, dtype, PackFor::kInputGradient);
-  // Forward twice: once more in the recompute.
-  const double seconds = seconds_of([&] {
-    for (int i = 0; i < 2; ++i) linear_forward(s, y.f32(), x.data(), forward.data(), nullptr, m, n, k, dtype);
-    linear_input_gradient(s, dx.f32(), dy.data(), backward.data(), m, n, k, dtype, false);
-    linear_weight_gradient(s, dw.f32(), dy.data(), x.data(), m, n, k, dtype);
-  });
-  return 8.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / seconds;
+// flop/s of square products.
+double square_rate(Stream& s, int64_t side, DType dtype) {
+  const HostTensor x = noise(dtype, {side, side});
+  HostTensor y(DType::kF32, {side, side}), packed(DType::kU8, {linear_packed_bytes(side, side, dtype, PackFor::kForward)});
+  linear_pack(s, packed.data(), x.data(), side, side, dtype, PackFor::kForward);
+  const double seconds = seconds_of([&] { linear_forward(s, y.f32(), x.data(), packed.data(), nullptr, side, side, side, dtype); });
+  return 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side) / seconds;
 }
 
-double attention_rate(Stream& s, const CalibrationOptions& o) {
-  DsaShape shape{};
-  shape.batch = 1;
-  shape.frames = 5;
-  shape.height = 8;
-  shape.width = std::max<int64_t>(8, o.rows / 40);
-  shape.heads = o.heads;
-  shape.head_dim = o.dim / o.heads;
-  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-  for (int a = 0; a < 3; ++a) {
-    shape.kernel[a] = a == 0 ? 3 : 5;
-    shape.reach[a] = a == 0 ? 1.0f : 2.0f;
+// Runs work at once and adds up what each class of kernels did and how long it took.
+class MeasuringStream final : public Stream {
+ public:
+  explicit MeasuringStream(int threads) : pool_(threads) {}
+  Backend backend() const override { return Backend::kCpu; }
+  ThreadPool& pool() override { return pool_; }
+  void enqueue(const char*, const Cost& cost, std::function<void()> work) override {
+    const auto begin = Clock::now();
+    work();
+    Sum& sum = sums[static_cast<size_t>(cost.kernel_class)];
+    sum.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    sum.flops += cost.flops;
+    sum.bytes += cost.bytes;
   }
-  shape.mode = DsaOffsetMode::kFull;
-  shape.groups = std::min<int64_t>(4, o.heads);
-  const int64_t rows = shape.frames * shape.height * shape.width;
-  const HostTensor q = noise(DType::kF32, {rows, o.dim}), offsets = noise(DType::kF32, {rows, dsa_offset_count(shape)});
-  HostTensor out(DType::kF32, {rows, o.dim}), lse(DType::kF32, {rows, o.heads});
-  HostTensor workspace(DType::kU8, {dsa_forward_workspace_bytes(shape, DType::kF32)});
-  const double seconds = seconds_of([&] {
-    dsa_forward(s, out.f32(), lse.f32(), q.data(), q.data(), q.data(), offsets.f32(), workspace.data(), shape, DType::kF32);
-  });
-  return dsa_forward.cost(out.f32(), lse.f32(), q.data(), q.data(), q.data(), offsets.f32(), workspace.data(), shape, DType::kF32).flops / seconds;
+  struct Sum {
+    double seconds = 0, flops = 0, bytes = 0;
+  };
+  Sum& of(KernelClass c) { return sums[static_cast<size_t>(c)]; }
+  Sum sums[6];
+
+ private:
+  ThreadPool pool_;
+};
+
+// One block in the mix of a training step: forward, recompute and backward, packed as for each.
+void run_block(MeasuringStream& s, const CalibrationOptions& o, int repeats) {
+  ModelConfig config = o.model;
+  config.layers = 1;
+  config.attention.per_layer.clear();
+  config.attention.kind = o.model.attention.of_layer(0);
+  const Network network = make_wan_network(config);
+  const Layer& layer = *network.layers.front();
+  constexpr DType kType = DType::kBF16;
+  const int64_t rows = o.shape.rows(), context_rows = o.shape.batch * o.shape.context_rows;
+  const HostTensor weights = noise(kType, {layer.layout().elements}), x = noise(DType::kF32, {rows, config.dim});
+  const HostTensor context = noise(DType::kF32, {context_rows, config.dim}), modulation = noise(DType::kF32, {o.shape.batch * 6, config.dim});
+  HostTensor packed(DType::kU8, {layer.packed_bytes(kType, true)}), saved(DType::kU8, {layer.saved_bytes(o.shape, kType)});
+  HostTensor y(DType::kF32, {rows, config.dim}), dweights(DType::kF32, {layer.layout().elements});
+  HostTensor dcontext(DType::kF32, {context_rows, config.dim}), dmodulation(DType::kF32, {o.shape.batch * 6, config.dim});
+  const Conditioning conditioning{context.f32(), modulation.f32(), dcontext.f32(), dmodulation.f32()};
+  const auto pass = [&](Stream& stream, Workspace& workspace) {
+    const LayerCall call{stream, workspace, o.shape, kType, weights.data(), packed.data()};
+    layer.pack(stream, kType, false, weights.data(), packed.data());
+    layer.forward(call, conditioning, x.f32(), y.f32(), nullptr);
+    layer.pack(stream, kType, true, weights.data(), packed.data());
+    layer.forward(call, conditioning, x.f32(), y.f32(), saved.data());
+    layer.backward(call, conditioning, x.f32(), saved.data(), y.f32(), y.f32(), dweights.f32());
+  };
+  Workspace dry;
+  pass(make_sim_device({})->compute(), dry);
+  HostTensor memory(DType::kU8, {dry.high_water()});
+  Workspace workspace(memory.data(), memory.bytes());
+  for (int i = 0; i < repeats; ++i) pass(s, workspace);
 }
 
 double disk_rate(const std::string& directory) {
@@ -118,6 +140,16 @@ double optimizer_rate(ThreadPool& pool) {
   return 26.0 * kElements / seconds;
 }
 
+// From the issuing thread to a stream's and on to the next task.
+double handoff_seconds(int threads) {
+  const auto device = make_cpu_device({.threads = threads});
+  constexpr int kTasks = 1000;
+  return seconds_of([&] {
+           for (int i = 0; i < kTasks; ++i) device->compute().enqueue("nothing", {}, [] {});
+           device->synchronize();
+         }) / kTasks;
+}
+
 double copy_rate(ThreadPool& pool, bool all_threads) {
   constexpr int64_t kBytes = 128 << 20;
   HostTensor a(DType::kU8, {kBytes}), b(DType::kU8, {kBytes});
@@ -146,17 +178,7 @@ MachineConfig this_machine(int threads) {
   c.threads = threads;
   c.host_memory = c.device_memory = physical_memory();
   InlineStream s(threads);
-  constexpr int64_t kSide = 1024;
-  const HostTensor x = noise(DType::kBF16, {kSide, kSide});
-  HostTensor y(DType::kF32, {kSide, kSide}), packed(DType::kU8, {linear_packed_bytes(kSide, kSide, DType::kBF16, PackFor::kForward)});
-  linear_pack(s, packed.data(), x.data(), kSide, kSide, DType::kBF16, PackFor::kForward);
-  double best = 1e30;
-  for (int i = 0; i < 8; ++i) {
-    const auto begin = Clock::now();
-    linear_forward(s, y.f32(), x.data(), packed.data(), nullptr, kSide, kSide, kSide, DType::kBF16);
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-  c.peak_flops = 2.0 * kSide * kSide * kSide / best;
+  c.peak_flops = square_rate(s, 1024, DType::kBF16);
   return c;
 }
 
@@ -164,43 +186,39 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   MachineConfig c;
   c.name = "this-machine";
   c.measured = true;
-  c.sources = fmt::format("measured by plan-memory --calibrate with {} threads at {} rows of width {}", o.threads, o.rows, o.dim);
+  c.sources = fmt::format("measured by plan-memory --calibrate with {} threads, in a block of {} at {} rows", o.threads, o.model.name, o.shape.rows());
   c.device = "cpu";
   c.unified = true;
   c.threads = o.threads;
   c.host_memory = c.device_memory = physical_memory();
   InlineStream s(o.threads);
-  Progress progress("calibrate", 8, "measurements");
+  Progress progress("calibrate", 6, "measurements");
   const auto next = [&](const char* what) {
     stop.throw_if_requested();
     progress.add(1, what);
   };
-  next("products, bf16");
-  c.gemm_bf16 = gemm_rate(s, o.rows, o.ffn_dim, o.dim, DType::kBF16);
-  next("products, fp32");
-  c.gemm_fp32 = gemm_rate(s, o.rows, o.ffn_dim, o.dim, DType::kF32);
-  // The peak that MFU refers to: large square products.
-  next("peak");
-  c.peak_flops = std::max(c.gemm_bf16, gemm_rate(s, 2048, 2048, 2048, DType::kBF16));
-  next("attention");
-  c.attention = attention_rate(s, o);
   next("memory");
   c.host_bandwidth = 2 * copy_rate(s.pool(), true);
-  const HostTensor x = noise(DType::kF32, {o.rows, o.dim});
-  HostTensor sum(DType::kF32, {o.rows, o.dim});
-  const double add = seconds_of([&] { add_in_place(s, sum.f32(), x.f32(), x.elements()); });
-  c.vector_bandwidth = std::min(c.host_bandwidth, 12.0 * static_cast<double>(x.elements()) / add);
-  const HostTensor w = noise(DType::kBF16, {o.ffn_dim, o.dim});
-  HostTensor packed(DType::kU8, {linear_packed_bytes(o.ffn_dim, o.dim, DType::kBF16, PackFor::kForward)});
-  c.pack_bandwidth = 4.0 * static_cast<double>(w.elements()) /
-                     seconds_of([&] { linear_pack(s, packed.data(), w.data(), o.ffn_dim, o.dim, DType::kBF16, PackFor::kForward); });
+  next("a block");
+  MeasuringStream block(o.threads);
+  run_block(block, o, 1);  // the first pass builds the products' code
+  std::fill(std::begin(block.sums), std::end(block.sums), MeasuringStream::Sum{});
+  run_block(block, o, 4);
+  const auto per_second = [](double amount, const MeasuringStream::Sum& sum) { return sum.seconds > 0 ? amount / sum.seconds : 0; };
+  c.gemm_bf16 = per_second(block.of(KernelClass::kGemm).flops, block.of(KernelClass::kGemm));
+  c.attention = per_second(block.of(KernelClass::kAttention).flops, block.of(KernelClass::kAttention));
+  c.vector_bandwidth = per_second(block.of(KernelClass::kVector).bytes, block.of(KernelClass::kVector));
+  c.pack_bandwidth = per_second(block.of(KernelClass::kPack).bytes, block.of(KernelClass::kPack));
+  // The peak that MFU refers to, and fp32 in the same proportion to its own square products.
+  next("products");
+  c.peak_flops = std::max(c.gemm_bf16, square_rate(s, 1536, DType::kBF16));
+  c.gemm_fp32 = square_rate(s, 1024, DType::kF32) * c.gemm_bf16 / c.peak_flops;
   next("optimizer");
   c.optimizer_bandwidth = optimizer_rate(s.pool());
   c.link_up = c.link_down = copy_rate(s.pool(), false);
   c.link_both = 2 * c.link_up;
   next("latency");
-  HostTensor few(DType::kF32, {o.threads * 4096});
-  c.launch_latency = seconds_of([&] { add_in_place(s, few.f32(), few.f32(), few.elements()); });
+  c.launch_latency = handoff_seconds(o.threads);
   if (!o.scratch_dir.empty()) {
     next("disk");
     c.disk_bandwidth = disk_rate(o.scratch_dir);

@@ -5,13 +5,17 @@
 
 #include "base/stop.h"
 #include "config/machine_config.h"
+#include "config/model_config.h"
+#include "model/layer.h"
 
 namespace megaslide {
 
 struct CalibrationOptions {
   int threads = 1;
-  // Sizes at which products and attention are measured: rates depend on them.
-  int64_t rows = 1560, dim = 1536, ffn_dim = 8960, heads = 12;
+  // Products, attention and elementwise kernels are measured inside a block of this model at this size: what they reach
+  // depends on both.
+  ModelConfig model;
+  BatchShape shape;
   std::string scratch_dir;  // where the disk is measured; empty: it is not
 };
 

@@ -20,7 +20,7 @@ namespace megaslide {
 namespace {
 
 // What a run adds to the program as it stands at its start: code that oneDNN generates, stacks, allocator slack.
-constexpr int64_t kRuntimeBytes = int64_t{24} << 20;
+constexpr int64_t kRuntimeBytes = int64_t{16} << 20;
 
 // Inputs that a sim device never reads.
 MicroBatch unread_batch(const BatchShape& shape) {

@@ -49,6 +49,7 @@ SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& m
   SimDeviceOptions o;
   o.rates.gemm = compute_dtype(run) == DType::kF32 ? machine.gemm_fp32 : machine.gemm_bf16;
   o.rates.attention = machine.attention;
+  o.rates.memory_bytes = machine.unified ? machine.host_bandwidth : machine.vector_bandwidth;
   o.rates.vector_bytes = machine.vector_bandwidth;
   o.rates.pack_bytes = machine.pack_bandwidth;
   o.rates.optimizer_bytes = machine.optimizer_bandwidth;
