@@ -80,7 +80,7 @@ class MeasuringStream final : public Stream {
 };
 
 // One block in the mix of a training step: forward, recompute and backward, packed as for each.
-void run_block(MeasuringStream& s, const CalibrationOptions& o, int repeats) {
+void run_block(MeasuringStream& s, const CalibrationOptions& o) {
   ModelConfig config = o.model;
   config.layers = 1;
   config.attention.per_layer.clear();
@@ -107,7 +107,10 @@ void run_block(MeasuringStream& s, const CalibrationOptions& o, int repeats) {
   pass(make_sim_device({})->compute(), dry);
   HostTensor memory(DType::kU8, {dry.high_water()});
   Workspace workspace(memory.data(), memory.bytes());
-  for (int i = 0; i < repeats; ++i) pass(s, workspace);
+  pass(s, workspace);  // builds the products' code and touches the memory
+  std::fill(std::begin(s.sums), std::end(s.sums), MeasuringStream::Sum{});
+  const auto begin = Clock::now();
+  for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < 1.5; ++i) pass(s, workspace);
 }
 
 double disk_rate(const std::string& directory) {
@@ -201,9 +204,7 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   c.host_bandwidth = 2 * copy_rate(s.pool(), true);
   next("a block");
   MeasuringStream block(o.threads);
-  run_block(block, o, 1);  // the first pass builds the products' code
-  std::fill(std::begin(block.sums), std::end(block.sums), MeasuringStream::Sum{});
-  run_block(block, o, 4);
+  run_block(block, o);
   const auto per_second = [](double amount, const MeasuringStream::Sum& sum) { return sum.seconds > 0 ? amount / sum.seconds : 0; };
   c.gemm_bf16 = per_second(block.of(KernelClass::kGemm).flops, block.of(KernelClass::kGemm));
   c.attention = per_second(block.of(KernelClass::kAttention).flops, block.of(KernelClass::kAttention));
