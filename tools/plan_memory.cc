@@ -14,19 +14,21 @@ using namespace megaslide;
 namespace {
 
 struct Options {
-  std::string model, machine = "laptop-2core", run, out, trace;
+  std::string model, machine, run, out, trace;
   std::vector<std::string> sets;
   int64_t num_frames = 0, width = 0, height = 0;
   bool calibrate = false;
 };
 
-PlanRequest request_of(const Options& o) {
+PlanRequest request_of(const Tool& tool, const Options& o) {
   std::vector<std::string> sets = o.sets;
   if (!o.model.empty()) sets.push_back("model.path=" + o.model);
   const RunConfig run = o.run.empty() ? make_run_config(sets) : load_run_config(o.run, sets);
   if (run.model.path.empty()) throw usage_error("no model given", "--model MODEL, or model.path in the run file");
   reject_unsupported(run);
-  return plan_request(run, load_machine_config(o.machine), {o.num_frames, o.width, o.height});
+  const MachineConfig machine = o.machine.empty() ? sized_like_this_machine(load_machine_config("laptop-2core"), tool.flags.threads, ".")
+                                                  : load_machine_config(o.machine);
+  return plan_request(run, machine, {o.num_frames, o.width, o.height});
 }
 
 int measure(Tool& tool, Options o) {
@@ -35,7 +37,7 @@ int measure(Tool& tool, Options o) {
   CalibrationOptions c;
   c.threads = tool.flags.threads;
   c.scratch_dir = parent_directory(o.out);
-  const PlanRequest request = request_of(o);
+  const PlanRequest request = request_of(tool, o);
   c.model = request.model;
   c.shape = request.shapes.front();
   const MachineConfig machine = calibrate(c, tool.stop);
@@ -45,7 +47,7 @@ int measure(Tool& tool, Options o) {
 }
 
 int plan(Tool& tool, const Options& o) {
-  PlanRequest request = request_of(o);
+  PlanRequest request = request_of(tool, o);
   request.trace = !o.trace.empty();
   const Plan p = make_plan(request);
   if (request.trace) write_file_atomic(o.trace, trace_json(p.trace, p.phases, "plan-memory"));
@@ -65,7 +67,7 @@ int main(int argc, char** argv) {
                       .flags = kThreadsFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) {
     app.add_option("--model", o.model, "Model directory, foreign checkpoint, preset or model.yaml")->group("Input");
-    app.add_option("--machine", o.machine, "Machine file or name")->group("Input");
+    app.add_option("--machine", o.machine, "Machine file or name (default: this machine's sizes, rates of laptop-2core)")->group("Input");
     app.add_option("--run", o.run, "run.yaml of the run")->group("Input");
     app.add_option("--set", o.sets, "KEY=VALUE over the run file; may be given several times")->group("Input")->allow_extra_args(false);
     add_integer(app, "--num-frames", o.num_frames, 1, 1 << 20, "Frames of a clip, 4k + 1")->group("Input");

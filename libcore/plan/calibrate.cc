@@ -185,6 +185,14 @@ MachineConfig this_machine(int threads) {
   return c;
 }
 
+MachineConfig sized_like_this_machine(MachineConfig machine, int threads, const std::string& directory) {
+  machine.name = fmt::format("this machine, at the rates of {}", machine.name);
+  machine.threads = threads;
+  machine.host_memory = machine.device_memory = physical_memory();
+  machine.disk_bytes = free_space(directory);
+  return machine;
+}
+
 MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   MachineConfig c;
   c.name = "this-machine";

@@ -22,6 +22,9 @@ struct CalibrationOptions {
 // Sizes of this machine and the rate of its matrix units, in a tenth of a second; every other rate is not known (0).
 MachineConfig this_machine(int threads);
 
+// Another machine's rates with the memory, threads and free disk (at `directory`) of this one.
+MachineConfig sized_like_this_machine(MachineConfig machine, int threads, const std::string& directory);
+
 // About ten seconds. Each figure is the median of repeats.
 MachineConfig calibrate(const CalibrationOptions& options, const StopToken& stop);
 

@@ -45,16 +45,20 @@ std::string bound_by(const StreamTimes& t, const PlanWaits& w, double seconds, b
   return w.upload >= w.download ? "upload" : "download";
 }
 
+std::string misfit(const char* what, int64_t needed, int64_t allowed) {
+  return fmt::format("{}: {} ({} bytes) needed, {} ({} bytes) allowed", what, format_bytes(needed), needed, format_bytes(allowed), allowed);
+}
+
 void fill_limits(Plan& p, const PlanRequest& r) {
   p.device_limit = r.run.stream.device_budget ? r.run.stream.device_budget : r.machine.device_memory;
   p.host_limit = r.run.stream.host_budget ? r.run.stream.host_budget : r.machine.host_memory;
   if (p.device_limit && p.device.peak > p.device_limit)
-    p.misfits.push_back(fmt::format("device memory: {} needed, {} allowed", format_bytes(p.device.peak), format_bytes(p.device_limit)));
+    p.misfits.push_back(misfit("device memory", p.device.peak, p.device_limit));
   if (p.host_limit && p.host.total() > p.host_limit)
-    p.misfits.push_back(fmt::format("host memory: {} needed, {} allowed", format_bytes(p.host.total()), format_bytes(p.host_limit)));
+    p.misfits.push_back(misfit("host memory", p.host.total(), p.host_limit));
   const int64_t disk = p.disk.checkpoint * (std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
   if (r.machine.disk_bytes && disk > r.machine.disk_bytes)
-    p.misfits.push_back(fmt::format("disk: {} needed for checkpoints, {} free", format_bytes(disk), format_bytes(r.machine.disk_bytes)));
+    p.misfits.push_back(misfit("disk, for checkpoints", disk, r.machine.disk_bytes));
 }
 
 // Two simulated steps bring the pipeline to its steady state; the third is measured.
