@@ -59,8 +59,8 @@ run "$probe" --device cuda
 if [[ $status != 0 ]]; then expect 2 err '^probe: error: --device cuda: this program was built without CUDA$' err 'remedy: build with a CUDA'; fi
 
 # Values
-run "$probe" -q --json --threads 3 --seed 9223372036854775807 --device sim --compute-dtype fp32 --size 832x480 --grid 5x30x52 --bytes 24GiB
-expect 0 out '^\{"threads": 3, "seed": 9223372036854775807, "device": "sim", "dtype": "fp32", "size": \[832, 480\], "grid": \[5, 30, 52\], "bytes": 25769803776, "presets": [0-9]+\}$'
+run "$probe" -q --json --threads 3 --seed 18446744073709551615 --device sim --compute-dtype fp32 --size 832x480 --grid 5x30x52 --bytes 24GiB
+expect 0 out '^\{"threads": 3, "seed": 18446744073709551615, "device": "sim", "dtype": "fp32", "size": \[832, 480\], "grid": \[5, 30, 52\], "bytes": 25769803776, "presets": [0-9]+\}$'
 run "$probe" -q --json
 expect 0 out '"seed": null, "device": "cpu", "dtype": ""'
 

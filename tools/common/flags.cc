@@ -1,5 +1,6 @@
 #include "common/flags.h"
 
+#include <charconv>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -57,9 +58,11 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, std::string& val
 
 CLI::Option* add_seed(CLI::App& app, const std::string& name, uint64_t& value, const std::string& description) {
   return add_parsed(app, name, "N", description, [&value](const std::string& text) -> std::string {
-    const std::optional<int64_t> n = parse_integer(text);
-    if (!n || *n < 0) return "an integer from 0 to 9223372036854775807";
-    value = static_cast<uint64_t>(*n);
+    const bool plain = !text.empty() && (text.size() == 1 || text[0] != '0');  // 010 is no octal number here
+    uint64_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (!plain || error != std::errc() || end != text.data() + text.size()) return "an integer from 0 to 18446744073709551615";
+    value = n;
     return {};
   });
 }
