@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 
@@ -38,12 +39,7 @@ int64_t Arena::allocate(int64_t bytes, std::string_view name, MemoryCategory cat
   report_.in_use += size;
   if (report_.in_use > report_.peak) {
     report_.peak = report_.in_use;
-    report_.at_peak.clear();
-    std::fill(std::begin(report_.peak_by_category), std::end(report_.peak_by_category), 0);
-    for (const auto& [begin, a] : used_) {
-      report_.at_peak.push_back(a);
-      report_.peak_by_category[static_cast<size_t>(a.category)] += a.bytes;
-    }
+    peak_unnoted_ = true;
   }
   return offset;
 }
@@ -51,8 +47,25 @@ int64_t Arena::allocate(int64_t bytes, std::string_view name, MemoryCategory cat
 void Arena::release(int64_t offset) {
   const auto it = used_.find(offset);
   MS_CHECK(it != used_.end(), "release of memory that is not allocated");
+  note_peak();
   report_.in_use -= it->second.bytes;
   used_.erase(it);
+}
+
+// What is in use is the peak as long as `peak_unnoted_` is set.
+void Arena::note_peak() const {
+  if (!std::exchange(peak_unnoted_, false)) return;
+  report_.at_peak.clear();
+  std::fill(std::begin(report_.peak_by_category), std::end(report_.peak_by_category), 0);
+  for (const auto& [begin, a] : used_) {
+    report_.at_peak.push_back(a);
+    report_.peak_by_category[static_cast<size_t>(a.category)] += a.bytes;
+  }
+}
+
+const MemoryReport& Arena::report() const {
+  note_peak();
+  return report_;
 }
 
 void Arena::out_of_memory(int64_t bytes, std::string_view name) const {

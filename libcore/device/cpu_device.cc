@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "device/arena.h"
 #include "device/event_state.h"
@@ -63,7 +64,9 @@ class CpuStream final : public Stream {
   ThreadPool& pool() override { return pool_; }
 
   void enqueue(const char* name, const Cost& cost, std::function<void()> work) override {
-    push({Task::kWork, name, phase, cost.flops, std::move(work), nullptr});
+    // With one stream for everything the host's work is queued here too; it is none of the device's.
+    const bool of_host = cost.kernel_class == KernelClass::kOptimizer || cost.kernel_class == KernelClass::kHost;
+    push({Task::kWork, name, phase, of_host ? 0 : cost.flops, std::move(work), nullptr});
   }
   void push_signal(std::shared_ptr<Event::State> e) { push({Task::kSignal, "record", phase, 0, nullptr, std::move(e)}); }
   void push_wait(std::shared_ptr<Event::State> e) { push({Task::kWait, "wait", phase, 0, nullptr, std::move(e)}); }
@@ -211,7 +214,11 @@ class CpuDevice final : public Device {
   Stream& host() override { return stream(StreamKind::kHost); }
 
   void* allocate(int64_t bytes, std::string_view name, MemoryCategory category) override {
-    return static_cast<std::byte*>(base_) + arena_.allocate(bytes, name, category);
+    const int64_t at = arena_.allocate(bytes, name, category);
+    if (arena_.extent() > reserved_)
+      throw Error(fmt::format("out of device memory: {} ends at byte {}, {} of address space are reserved", name, arena_.extent(), reserved_),
+                  "set stream.device_budget: that much is reserved", ErrorKind::kNo);
+    return static_cast<std::byte*>(base_) + at;
   }
   void release(void* memory) override { arena_.release(static_cast<std::byte*>(memory) - static_cast<std::byte*>(base_)); }
   const MemoryReport& memory() const override { return arena_.report(); }
@@ -309,9 +316,12 @@ class CpuDevice final : public Device {
   [[noreturn]] void stalled() {
     std::string text;
     for (auto& s : streams_) text += "\n  " + s->describe();
-    failure_.set(std::make_exception_ptr(Error("stalled")));
-    throw Error(fmt::format("no stream made progress for {:.0f} s:{}", options_.stall_timeout, text),
-                "if the machine is merely slow, raise train.stall_timeout");
+    const Error error(fmt::format("no stream made progress for {:.0f} s:{}", options_.stall_timeout, text),
+                      "if the machine is merely slow, raise train.stall_timeout");
+    // Said at once: on its way out the program joins the streams, and one that hangs for good would swallow the error.
+    if (!failure_.failed) log_warning("{}", error.what());
+    failure_.set(std::make_exception_ptr(error));
+    throw error;
   }
 
   CpuDeviceOptions options_;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/arena.h"
 
 namespace megaslide {
@@ -25,6 +26,18 @@ TEST(Arena, FirstFitReusesHolesAndCountsThePeak) {
   EXPECT_EQ(a.allocate(200, "w", MemoryCategory::kOther), 0);
   EXPECT_EQ(a.report().peak, 256 + 512 + 512);
   EXPECT_EQ(a.report().peak_by_category[static_cast<size_t>(MemoryCategory::kWeights)], 512);
+}
+
+TEST(Arena, ThePeakIsThatOfItsInstant) {
+  Arena a(0);
+  const int64_t x = a.allocate(512, "x", MemoryCategory::kWeights);
+  a.release(x);
+  a.allocate(256, "y", MemoryCategory::kOther);
+  ASSERT_EQ(a.report().at_peak.size(), 1u);
+  EXPECT_EQ(a.report().at_peak[0].name, "x");
+  a.allocate(512, "z", MemoryCategory::kActivations);
+  EXPECT_EQ(a.report().at_peak.size(), 2u);
+  EXPECT_EQ(a.report().peak_by_category[static_cast<size_t>(MemoryCategory::kWeights)], 0);
 }
 
 TEST(Arena, BudgetRefusesWithALedger) {
@@ -102,6 +115,8 @@ TEST(CpuDevice, FailureStopsTheStreamsAndNamesItsPlace) {
 TEST(CpuDevice, WatchdogTellsWhatStreamsWaitFor) {
   auto d = make_cpu_device({.threads = 1, .stall_timeout = 0.6});
   std::atomic<bool> go{false};
+  std::string logged;
+  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { logged += text; });
   d->set_phase("forward 7");
   d->compute().enqueue("stuck kernel", {}, [&] {
     while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -112,7 +127,20 @@ TEST(CpuDevice, WatchdogTellsWhatStreamsWaitFor) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("stuck kernel in forward 7"), std::string::npos) << error.what();
   }
+  EXPECT_NE(logged.find("stuck kernel in forward 7"), std::string::npos) << "said before anybody waits for the stuck stream: " << logged;
   go = true;
+  set_log_sink(before);
+}
+
+TEST(CpuDevice, HostWorkIsNoWorkOfTheDevice) {
+  for (const bool async : {true, false}) {
+    auto d = make_cpu_device({.threads = 1, .async = async});
+    d->compute().enqueue("kernel", {KernelClass::kGemm, 100, 0}, [] {});
+    d->host().enqueue("adamw", {KernelClass::kOptimizer, 1000, 0}, [] {});
+    d->host().enqueue("norm", {KernelClass::kHost, 1000, 0}, [] {});
+    d->synchronize();
+    EXPECT_EQ(d->take_times().flops, 100) << async;
+  }
 }
 
 TEST(CpuDevice, EmulatedLinkTakesItsTimeWithoutBurningTheProcessor) {
