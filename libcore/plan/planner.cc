@@ -28,7 +28,7 @@ MicroBatch unread_batch(const BatchShape& shape) {
   return {shape, p, p, p, p};
 }
 
-// The shape whose step is longest stands for the run.
+// The shape whose step is longest stands for the run. Samples are no part of a step.
 BatchShape longest(const PlanRequest& r) {
   return *std::max_element(r.shapes.begin(), r.shapes.end(), [&](const BatchShape& a, const BatchShape& b) {
     return forward_flops(r.model, a) < forward_flops(r.model, b);
@@ -56,7 +56,9 @@ void fill_limits(Plan& p, const PlanRequest& r) {
     p.misfits.push_back(misfit("device memory", p.device.peak, p.device_limit));
   if (p.host_limit && p.host.total() > p.host_limit)
     p.misfits.push_back(misfit("host memory", p.host.total(), p.host_limit));
-  const int64_t disk = p.disk.checkpoint * (std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
+  // The limit and one in progress; a short run writes fewer.
+  const int64_t saves = r.run.output.save_every_n_steps ? (r.run.train.max_train_steps - 1) / r.run.output.save_every_n_steps + 1 : 1;
+  const int64_t disk = p.disk.checkpoint * std::min(saves, std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
   if (r.machine.disk_bytes && disk > r.machine.disk_bytes)
     p.misfits.push_back(misfit("disk, for checkpoints", disk, r.machine.disk_bytes));
 }
@@ -66,7 +68,7 @@ Plan simulate(const PlanRequest& r) {
   const Network network = make_wan_network(r.model);
   HostStore store(network, host_store_options(r.run, true));
   const auto device = make_sim_device(sim_device_options(r.run, r.machine, r.trace));
-  TrainStep step(*device, network, store, pipeline_options(r.run, r.shapes, r.max_microbatches), optimizer_options(r.run), 0);
+  TrainStep step(*device, network, store, pipeline_options(r.run, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);
   const BatchShape shape = longest(r);
   const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
   double begin = 0;
@@ -227,15 +229,6 @@ BatchShape latent_grid(const ModelConfig& model, int64_t num_frames, int64_t wid
   return batch_shape_of(latent_shape(model, num_frames, height, width), batch, model.text_len, model.name);
 }
 
-namespace {
-
-void add_sampling_shapes(PlanRequest& r) {
-  const Network network = make_wan_network(r.model);
-  for (const auto& s : sampling_shapes(r.run, r.model, network)) r.shapes.push_back(s);
-}
-
-}  // namespace
-
 PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, const ClipSize& clips) {
   PlanRequest r;
   r.run = run;
@@ -250,10 +243,9 @@ PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, con
     const auto data = open_training_data(run, r.model);
     r.shapes = data->shapes();
     r.dataset_bytes = data->host_bytes();
-    for (int64_t s = 1; s <= (run.data.replay.empty() ? 1 : run.train.max_train_steps); ++s)
-      r.max_microbatches = std::max(r.max_microbatches, data->microbatches(s));
+    r.max_microbatches = data->max_microbatches();
   }
-  add_sampling_shapes(r);
+  r.sampling = sampling_shapes(run, r.model, make_wan_network(r.model));
   return r;
 }
 

@@ -16,7 +16,8 @@ struct PlanRequest {
   ModelConfig model;                // with the run's overrides
   MachineConfig machine;
   RunConfig run;
-  std::vector<BatchShape> shapes;   // every shape the run will see
+  std::vector<BatchShape> shapes;   // every shape that is trained or validated
+  std::vector<BatchShape> sampling = {};  // further ones of samples taken while training
   int max_microbatches = 1;
   int64_t dataset_bytes = 0;        // kept in host memory
   bool trace = false;
@@ -39,7 +40,7 @@ struct Plan {
   } device;
   std::vector<DeviceAllocation> device_allocations;  // at the peak
   struct Disk {
-    int64_t checkpoint = 0, tier = 0;  // a checkpoint; all that may exist at once is checkpoint · (limit + 1)
+    int64_t checkpoint = 0, tier = 0;  // a checkpoint; limit + 1 of them may exist at once
   } disk;
   double step_seconds = 0, mfu = 0, hfu = 0;
   std::string bound_by;  // compute, upload, download, optimizer, dram, disk

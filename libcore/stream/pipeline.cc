@@ -49,7 +49,7 @@ struct Pipeline::Impl {
   void *saved = nullptr, *head_saved = nullptr;
   float *recomputed = nullptr, *dout = nullptr, *gradient = nullptr;
   void* staging[2] = {};
-  Event staging_free[2], inputs_released;
+  Event staging_free[2], inputs_released, results_sent;
   int staging_next = 0;
   double *loss_device = nullptr;
   std::vector<double> losses;
@@ -83,11 +83,18 @@ struct Pipeline::Impl {
   float* floats(int64_t n, std::string_view name, MemoryCategory category = MemoryCategory::kActivations) {
     return static_cast<float*>(take(n * 4, name, category));
   }
+  // Over the shapes of train(), or over all.
   template <class F>
-  int64_t largest(F&& of_shape) const {
+  int64_t largest(F&& of_shape, bool all = false) const {
     int64_t m = 0;
     for (const auto& s : options.shapes) m = std::max(m, of_shape(s));
+    if (all)
+      for (const auto& s : options.predict_shapes) m = std::max(m, of_shape(s));
     return m;
+  }
+  bool trains(const BatchShape& s) const { return std::find(options.shapes.begin(), options.shapes.end(), s) != options.shapes.end(); }
+  bool knows(const BatchShape& s) const {
+    return trains(s) || std::find(options.predict_shapes.begin(), options.predict_shapes.end(), s) != options.predict_shapes.end();
   }
 
   Slot make_slot(int64_t slab_elements, int64_t packed_bytes, const std::string& name) {
@@ -118,72 +125,82 @@ struct Pipeline::Impl {
     return s.batch * channels * s.frames * s.height * network.patch_height * s.width * network.patch_width;
   }
 
-  void allocate_activations() {
+  // Buffers of microbatch `a`. Only the first one is used by predict() and evaluate().
+  MicroBuffers allocate_microbatch(int a) {
     const int64_t d = network.width;
-    const int64_t batch = largest([](const BatchShape& s) { return s.batch; });
-    const int64_t rows = largest([](const BatchShape& s) { return s.rows(); });
-    const int64_t context = largest([](const BatchShape& s) { return s.batch * s.context_rows; });
-    const int64_t in = largest([&](const BatchShape& s) { return latent_count(s, network.in_channels); });
-    const int64_t out = largest([&](const BatchShape& s) { return latent_count(s, network.out_channels); });
-    const auto dt = options.compute_dtype;
-    for (int a = 0; a < options.max_microbatches; ++a) {
-      MicroBuffers m;
-      m.latent = floats(in, "latent");
-      m.timesteps = floats(batch, "timesteps");
-      m.text = floats(context * network.text_width, "text");
-      m.context = floats(context * d, "context");
-      m.time = floats(batch * d, "time embedding");
-      m.modulation = floats(batch * 6 * d, "modulation");
-      m.output = floats(out, "output");
-      m.embedding_saved = take(largest([&](const BatchShape& s) { return network.embedding->saved_bytes(s, dt); }), "embedding saved",
-                               MemoryCategory::kActivations);
-      m.target = floats(out, "target");
-      const int kept = options.training ? layers + 1 : 2;
-      for (int l = 0; l < kept; ++l) m.stash.push_back(floats(rows * d, fmt::format("stash {}", l)));
-      if (options.training) {
-        m.dcontext = floats(context * d, "context gradient");
-        m.dtime = floats(batch * d, "time gradient");
-        m.dmodulation = floats(batch * 6 * d, "modulation gradient");
-        m.dtokens = floats(rows * d, "token gradient");
-      }
-      if (options.input_gradients) {
-        m.dlatent = floats(in, "latent gradient");
-        m.dtext = floats(context * network.text_width, "text gradient");
-      }
-      micro.push_back(std::move(m));
+    const bool all = a == 0;
+    const auto count = [&](auto&& of_shape) { return largest(of_shape, all); };
+    const int64_t batch = count([](const BatchShape& s) { return s.batch; });
+    const int64_t rows = count([](const BatchShape& s) { return s.rows(); }), trained_rows = largest([](const BatchShape& s) { return s.rows(); });
+    const int64_t context = count([](const BatchShape& s) { return s.batch * s.context_rows; });
+    const int64_t out = count([&](const BatchShape& s) { return latent_count(s, network.out_channels); });
+    const int64_t in = count([&](const BatchShape& s) { return latent_count(s, network.in_channels); });
+    MicroBuffers m;
+    m.latent = floats(in, "latent");
+    m.timesteps = floats(batch, "timesteps");
+    m.text = floats(context * network.text_width, "text");
+    m.context = floats(context * d, "context");
+    m.time = floats(batch * d, "time embedding");
+    m.modulation = floats(batch * 6 * d, "modulation");
+    m.output = floats(out, "output");
+    m.embedding_saved = take(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, options.compute_dtype); }),
+                             "embedding saved", MemoryCategory::kActivations);
+    m.target = floats(out, "target");
+    // A pass without a backward goes to and fro between the first two.
+    const int kept = options.training ? layers + 1 : 2;
+    for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
+    if (options.training) {
+      m.dcontext = floats(context * d, "context gradient");
+      m.dtime = floats(batch * d, "time gradient");
+      m.dmodulation = floats(batch * 6 * d, "modulation gradient");
+      m.dtokens = floats(trained_rows * d, "token gradient");
     }
+    if (options.input_gradients) {
+      m.dlatent = floats(in, "latent gradient");
+      m.dtext = floats(context * network.text_width, "text gradient");
+    }
+    return m;
+  }
+
+  void allocate_activations() {
+    const auto dt = options.compute_dtype;
+    for (int a = 0; a < options.max_microbatches; ++a) micro.push_back(allocate_microbatch(a));
     loss_device = static_cast<double*>(take(8 * options.max_microbatches, "loss", MemoryCategory::kOther));
-    dout = floats(out, "output gradient");
-    head_saved = take(largest([&](const BatchShape& s) { return network.head->saved_bytes(s, dt); }), "head saved", MemoryCategory::kActivations);
+    head_saved = take(largest([&](const BatchShape& s) { return network.head->saved_bytes(s, dt); }, true), "head saved",
+                      MemoryCategory::kActivations);
     losses.assign(static_cast<size_t>(options.max_microbatches), 0);
     if (!options.training) return;
-    recomputed = floats(rows * d, "recomputed output");
+    dout = floats(largest([&](const BatchShape& s) { return latent_count(s, network.out_channels); }), "output gradient");
+    recomputed = floats(largest([](const BatchShape& s) { return s.rows(); }) * network.width, "recomputed output");
     int64_t bytes = 0;
     for (const auto& l : network.layers) bytes = std::max(bytes, largest([&](const BatchShape& s) { return l->saved_bytes(s, dt); }));
     saved = take(bytes, "layer saved", MemoryCategory::kActivations);
   }
 
+  void dry_run(Stream& stream, Workspace& dry, const BatchShape& s, bool backward) {
+    auto* anything = reinterpret_cast<float*>(uintptr_t{1} << 46);
+    auto* if_probed = options.input_gradients ? anything : nullptr;
+    const Conditioning conditioning{anything, anything, anything, anything};
+    const LayerCall call{stream, dry, s, options.compute_dtype, anything, anything};
+    network.embedding->forward(call, anything, anything, anything, anything, anything, anything, anything, anything);
+    for (const auto& l : network.layers) {
+      l->forward(call, conditioning, anything, anything, nullptr);
+      if (!backward) continue;
+      l->forward(call, conditioning, anything, anything, anything);
+      l->backward(call, conditioning, anything, anything, anything, anything, anything);
+    }
+    network.head->forward(call, anything, anything, anything, anything);
+    if (!backward) return;
+    network.head->backward(call, anything, anything, anything, anything, anything, anything, anything);
+    network.embedding->backward(call, anything, anything, anything, anything, anything, anything, anything, if_probed, if_probed, anything);
+  }
+
   // The same calls on a device that runs nothing tell how high the stack of temporaries grows.
   void allocate_workspace() {
-    const auto dry_device = make_sim_device({});
     Workspace dry;
-    auto* anything = reinterpret_cast<float*>(uintptr_t{1} << 46);
-    const Conditioning conditioning{anything, anything, anything, anything};
-    for (const auto& s : options.shapes) {
-      const LayerCall call{dry_device->compute(), dry, s, options.compute_dtype, anything, anything};
-      network.embedding->forward(call, anything, anything, anything, anything, anything, anything, anything, anything);
-      for (const auto& l : network.layers) {
-        l->forward(call, conditioning, anything, anything, nullptr);
-        if (!options.training) continue;
-        l->forward(call, conditioning, anything, anything, anything);
-        l->backward(call, conditioning, anything, anything, anything, anything, anything);
-      }
-      network.head->forward(call, anything, anything, anything, anything);
-      if (!options.training) continue;
-      network.head->backward(call, anything, anything, anything, anything, anything, anything, anything);
-      network.embedding->backward(call, anything, anything, anything, anything, anything, anything, anything,
-                                  options.input_gradients ? anything : nullptr, options.input_gradients ? anything : nullptr, anything);
-    }
+    const auto dry_device = make_sim_device({});
+    for (const auto& s : options.shapes) dry_run(dry_device->compute(), dry, s, options.training);
+    for (const auto& s : options.predict_shapes) dry_run(dry_device->compute(), dry, s, false);
     workspace = Workspace(take(dry.high_water(), "workspace", MemoryCategory::kWorkspace), dry.high_water());
   }
 
@@ -240,8 +257,10 @@ struct Pipeline::Impl {
     return device.record(s);
   }
 
+  // Up to the tokens that the head reads, and the head's weights. keep: the layers' inputs stay for the backward.
   void forward(std::span<const MicroBatch> batches, bool keep) {
     Stream& c = device.compute();
+    for (const auto& b : batches) MS_CHECK(keep ? trains(b.shape) : knows(b.shape), "a shape that the pipeline was not made for");
     device.set_phase("inputs");
     const Event inputs = upload_inputs(batches);
     load(embedding, 0, true);
@@ -270,6 +289,7 @@ struct Pipeline::Impl {
     device.set_phase("head");
     load(head, layers + 1, true);
     device.wait(c, head.ready);
+    device.wait(c, results_sent);  // the head and the loss overwrite what the pass before returned
   }
 
   const float* last_tokens(const MicroBuffers& m, bool kept) const { return m.stash[static_cast<size_t>(kept ? layers : layers % 2)]; }
@@ -280,12 +300,12 @@ struct Pipeline::Impl {
     MicroBuffers& m = micro[0];
     network.head->forward(call(head, batch.shape), last_tokens(m, false), m.time, m.output, head_saved);
     const int64_t n = latent_count(batch.shape, network.out_channels);
-    if (loss) mse_loss(c, loss_device, dout, m.output, m.target, batch.shape.batch, n / batch.shape.batch, 1.0f);
+    if (loss) mse_loss(c, loss_device, nullptr, m.output, m.target, batch.shape.batch, n / batch.shape.batch, 1.0f);
     release_residents();
     device.wait(d, inputs_released);
     if (out) device.copy(d, out, m.output, n * 4, CopyKind::kDownload, "download output");
     if (loss) device.copy(d, loss, loss_device, 8, CopyKind::kDownload, "download loss");
-    return device.record(d);
+    return results_sent = device.record(d);
   }
 
   // A pass is over: inputs, embedding and head may be overwritten.
@@ -334,6 +354,7 @@ struct Pipeline::Impl {
     Stream& down = device.download();
     device.wait(down, device.record(c));
     device.copy(down, losses.data(), loss_device, 8 * static_cast<int64_t>(batches.size()), CopyKind::kDownload, "download loss");
+    results_sent = device.record(down);
     send_gradient(layers + 1);
   }
 
@@ -383,7 +404,7 @@ struct Pipeline::Impl {
     device.wait(d, device.record(device.compute()));
     for (const auto& [dst, src, n] : copies)
       if (dst) device.copy(d, dst, src, n * 4, CopyKind::kDownload, "download result");
-    return device.record(d);
+    return results_sent = device.record(d);
   }
 };
 

@@ -18,7 +18,8 @@
 
 namespace megaslide {
 
-// Host tensors of one microbatch, fp32. They must stay until the step's last event has passed.
+// Host tensors of one microbatch, fp32. They must stay until the event that the call returns has passed, also where a
+// stream fails (Device::synchronize throws once it has passed).
 struct MicroBatch {
   BatchShape shape;
   const float* latent = nullptr;     // (B, Cin, T, h, w), what the network is given (noisy)
@@ -31,7 +32,8 @@ struct PipelineOptions {
   DType compute_dtype = DType::kBF16;
   bool training = false;
   int slots = 2;                    // S ≥ 2; a layer still in its slot is not uploaded again
-  std::vector<BatchShape> shapes;   // every shape that will be run: buffers fit the largest
+  std::vector<BatchShape> shapes;   // every shape that train() may be given, all of it where not `training`: buffers fit the largest
+  std::vector<BatchShape> predict_shapes = {};  // further ones of predict() and evaluate(), which need far less
   int max_microbatches = 1;
   bool input_gradients = false;     // also dlatent and dtext (probe)
 };
@@ -50,6 +52,8 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
+  // Every shape must be one that the options listed.
+
   // Issues forward, loss and backward of a step. The loss is the mean over all elements of all microbatches, gradients
   // are those of that mean. Returns the event after which `losses()` holds.
   Event train(std::span<const MicroBatch> batches);
@@ -63,12 +67,13 @@ class Pipeline {
   // The weights in host memory have changed: slots and resident modules are uploaded anew at the next use.
   void invalidate_weights();
 
-  // Downloads of the last train() for probes; host memory of the caller. dlatent, dtext as in MicroBatch.
+  // Downloads of the last train() for probes, into host memory of the caller: `out` (B, Cout, T, h, w), dlatent and dtext
+  // as in MicroBatch; nullptr is left out. The gradients need `input_gradients`.
   Event read_output(int microbatch, float* out);
   Event read_input_gradients(int microbatch, float* dlatent, float* dtext);
 
-  // Bytes uploaded as weights since construction: two uploads a step and no more.
-  int64_t weight_uploads() const;  // number of layer uploads
+  // Layers uploaded since construction, embedding and head apart: 2L − S a step and no more.
+  int64_t weight_uploads() const;
 
  private:
   struct Impl;

@@ -20,6 +20,10 @@ namespace fs = std::filesystem;
 
 std::string generator_text(const RunState& state) { return fmt::format("philox4x32-10 seed {}", state.seed); }
 
+bool is_step_name(const std::string& name) {
+  return name.size() >= 13 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
+
 // One tensor of a module's file and where its bytes lie.
 struct StoredTensor {
   SafetensorsEntry entry;
@@ -101,16 +105,20 @@ CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(
 
 std::vector<std::string> CheckpointFolder::all() const {
   std::vector<std::string> paths;
-  for (const auto& e : fs::directory_iterator(directory_)) {
-    const std::string name = e.path().filename().string();
-    if (name.size() == 13 && name.starts_with("step-") && ModelDirectory::is_one(e.path().string())) paths.push_back(e.path().string());
-  }
-  std::sort(paths.begin(), paths.end());
+  std::error_code ec;
+  for (auto e = fs::directory_iterator(directory_, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
+    if (is_step_name(e->path().filename().string()) && ModelDirectory::is_one(e->path().string())) paths.push_back(e->path().string());
+  if (ec) throw system_error("list", directory_, ec.value());
+  // Eight digits, or more where they do not suffice: a longer name is a higher step.
+  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) < std::pair(b.size(), b); });
   return paths;
 }
 
 std::optional<std::string> CheckpointFolder::latest() const {
   const auto paths = all();
+  std::error_code ec;
+  const std::string target = directory_ + "/" + fs::read_symlink(output_dir_ + "/latest", ec).filename().string();
+  if (!ec && std::find(paths.begin(), paths.end(), target) != paths.end()) return target;
   return paths.empty() ? std::nullopt : std::optional(paths.back());
 }
 
@@ -137,16 +145,22 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
     writer.commit();
   }
   point_latest(output_dir_, "checkpoints/" + name);
-  const auto paths = all();
-  const auto keep = static_cast<size_t>(limit == 0 ? static_cast<int64_t>(paths.size()) : std::max<int64_t>(2, limit));
-  for (size_t i = 0; i + keep < paths.size(); ++i) {
+  rotate(path, limit);
+  return path;
+}
+
+void CheckpointFolder::rotate(const std::string& newest, int64_t limit) const {
+  if (limit == 0) return;
+  auto paths = all();
+  paths.erase(std::find(paths.begin(), paths.end(), newest), paths.end());
+  const auto others = static_cast<size_t>(std::max<int64_t>(2, limit) - 1);
+  for (size_t i = 0; i + others < paths.size(); ++i) {
     std::error_code ec;
     // The manifest goes first: half a folder must not look like a checkpoint.
     fs::remove(paths[i] + "/" + kManifestName, ec);
     fs::remove_all(paths[i], ec);
     if (ec) log_warning("{}: could not be removed: {}", paths[i], ec.message());
   }
-  return path;
 }
 
 RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool) {

@@ -32,13 +32,16 @@ class CheckpointFolder {
   // Removes what a killed run left half-written, and reports it through the log.
   explicit CheckpointFolder(const std::string& output_dir);
 
-  std::optional<std::string> latest() const;       // path of the newest checkpoint
-  std::vector<std::string> all() const;            // oldest first
+  // Path of the checkpoint written last: where OUTPUT/latest points, else the one of the highest step.
+  std::optional<std::string> latest() const;
+  std::vector<std::string> all() const;  // by step
   // Writes, hashes, fsyncs, renames, moves `latest`, then removes the oldest beyond `limit` (0: keeps all); the newest two
-  // always stay. Free space is checked before the first byte.
+  // always stay. Those of higher steps, which a run resumed from an older checkpoint has left behind, neither count nor
+  // go: they are replaced when the run comes to their step. Free space is checked before the first byte. Throws Error.
   std::string save(const HostStore& store, const ModelManifest& like, const RunState& state, int64_t limit, ThreadPool& pool) const;
 
  private:
+  void rotate(const std::string& newest, int64_t limit) const;
   std::string output_dir_, directory_;
 };
 

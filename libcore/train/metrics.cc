@@ -37,22 +37,20 @@ std::string to_json_line(const StepMetrics& m) {
 MetricsWriter::MetricsWriter(const std::string& directory, int64_t last_step) : directory_(directory) {
   const std::string path = directory_ + "/metrics.jsonl";
   if (!std::filesystem::exists(path)) return;
-  std::istringstream lines(read_file(path, int64_t{1} << 32));
+  const std::string text = read_file(path, int64_t{1} << 32);
+  std::istringstream lines(text);
   std::string kept, line;
-  bool dropped = false;
   while (std::getline(lines, line)) {
     const auto j = nlohmann::json::parse(line, nullptr, false);
     // A kill may leave half a line; a step after the checkpoint will be run again.
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"].get<int64_t>() > last_step) {
-      dropped = true;
-      continue;
-    }
+    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"].get<int64_t>() > last_step) continue;
     kept += line + "\n";
     std::optional<double> validation;
     if (j.contains("validation_loss") && j["validation_loss"].is_number()) validation = j["validation_loss"].get<double>();
     remember(j["step"].get<int64_t>(), j.contains("loss") && j["loss"].is_number() ? j["loss"].get<double>() : std::nan(""), validation);
   }
-  if (dropped) write_file_atomic(path, kept);
+  // The last line's end may be missing too.
+  if (kept != text) write_file_atomic(path, kept);
 }
 
 void MetricsWriter::remember(int64_t step, double loss, std::optional<double> validation) {

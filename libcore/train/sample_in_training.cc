@@ -11,6 +11,7 @@
 #include "diffusion/sample_output.h"
 #include "diffusion/video_sampler.h"
 #include "model/text_encoder.h"
+#include "model/video_codec.h"
 
 namespace megaslide {
 namespace {
@@ -33,6 +34,9 @@ std::vector<BatchShape> sampling_shapes(const RunConfig& run, const ModelConfig&
   const VideoSamplerOptions o = sampler_options(run, config);
   if (const auto errors = sampling_option_errors(config, o); !errors.empty())
     throw usage_error(fmt::format("the sample section does not go with the model:\n  {}", fmt::join(errors, "\n  ")));
+  // A model without codec or text encoder is refused now, not when the first samples are due.
+  make_codec(config);
+  make_text_encoder(config);
   const Shape latent = latent_shape(config, o.num_frames, o.height, o.width);
   return {sampling_shape(network, latent[1], latent[2], latent[3], config.text_len, o.sampling)};
 }

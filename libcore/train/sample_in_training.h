@@ -22,7 +22,8 @@ struct SampleContext {
 // cannot make.
 std::vector<BatchShape> sampling_shapes(const RunConfig& run, const ModelConfig& config, const Network& network);
 
-// The pipeline's weights must be current (TrainStep::drain).
+// The pipeline's weights must be current (TrainStep::drain). Throws Stopped between sampling steps, and Error where a sample
+// is not finite or cannot be written.
 void sample_in_training(const SampleContext& context, int64_t step, const StopToken& stop);
 
 }  // namespace megaslide

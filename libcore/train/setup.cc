@@ -23,12 +23,13 @@ OptimizerOptions optimizer_options(const RunConfig& run) {
           run.train.clip == RunConfig::Clip::kNone ? 0 : run.train.max_grad_norm};
 }
 
-PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> shapes, int max_microbatches) {
+PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling, int max_microbatches) {
   PipelineOptions o;
   o.compute_dtype = compute_dtype(run);
   o.training = true;
   o.slots = static_cast<int>(run.stream.slots);
   o.shapes = std::move(shapes);
+  o.predict_shapes = std::move(sampling);
   o.max_microbatches = max_microbatches;
   return o;
 }

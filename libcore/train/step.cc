@@ -17,13 +17,15 @@ TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, P
                                                        [this](int m, const Event& e) { gradient_ready(m, e); }});
 }
 
-TrainStep::~TrainStep() = default;
+// The pipeline waits for every stream: what is queued there writes into this object, which must still be whole.
+TrainStep::~TrainStep() { pipeline_.reset(); }
 
 void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate) {
   learning_rate_ = learning_rate;
   microbatches_ = batches.size();
   pipeline_->invalidate_weights();
   backward_done_ = pipeline_->train(batches);
+  device_.host().enqueue("step end", {KernelClass::kHost, 0, 0}, [this] { ended_ = device_.now(); });
   norms_done_ = device_.record(device_.host());
 }
 
@@ -43,6 +45,7 @@ StepResult TrainStep::finish() {
   device_.synchronize(backward_done_);
   device_.synchronize(norms_done_);
   StepResult r;
+  r.ended = ended_;
   for (size_t a = 0; a < microbatches_; ++a) r.loss += pipeline_->losses()[a];
   r.loss /= static_cast<double>(microbatches_);
   double sum = 0;

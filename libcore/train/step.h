@@ -20,6 +20,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   bool clipped = false;
   bool skipped = false;  // loss or gradients were not finite: the state is untouched
+  double ended = 0;      // when the device had done it all, on the device's clock; 0 on sim
 };
 
 class TrainStep {
@@ -30,9 +31,10 @@ class TrainStep {
   ~TrainStep();
 
   // Issues a step whose update will use `learning_rate`. The previous update runs under this forward. The batches'
-  // memory must stay until finish() returns.
+  // memory must stay until finish() returns or throws.
   void begin(std::span<const MicroBatch> batches, double learning_rate);
-  // Waits for the gradients and decides: the update is due now, and runs under the next begin() or in drain().
+  // Waits for the gradients and decides: the update is due now, and runs under the next begin() or in drain(). Throws what
+  // failed on a stream: the update before may then be half done, so the store must not be read any more.
   StepResult finish();
   // Runs a due update now. Before anything that reads the store: checkpoint, validation, sampling, the end.
   void drain();
@@ -53,6 +55,7 @@ class TrainStep {
   int64_t updates_;
   double learning_rate_ = 0, pending_rate_ = 0;
   float clip_ = 1;
+  double ended_ = 0;
   size_t microbatches_ = 0;
   std::vector<bool> due_;
   std::vector<double> squared_norms_;

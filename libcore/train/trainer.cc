@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
+#include <exception>
 #include <filesystem>
 #include <numeric>
 
@@ -66,15 +66,14 @@ class Trainer {
         store_(network_, host_store_options(run, false)),
         device_(make_device()), pool_(options.threads) {
     state_.seed = run.train.seed;
-    state_.config = canonical_lines(run);
+    state_.config = run_lines(run);
     load();
     manifest_ = model_.directory().manifest();
     manifest_.config = config_;
-    auto shapes = data_->shapes();
-    const auto sampling = sampling_shapes(run_, config_, network_);
-    shapes.insert(shapes.end(), sampling.begin(), sampling.end());
-    step_ = std::make_unique<TrainStep>(*device_, network_, store_, pipeline_options(run_, shapes, max_microbatches()), optimizer_options(run_),
-                                        state_.updates);
+    step_ = std::make_unique<TrainStep>(
+        *device_, network_, store_,
+        pipeline_options(run_, data_->shapes(), sampling_shapes(run_, config_, network_), data_->max_microbatches()), optimizer_options(run_),
+        state_.updates);
     metrics_ = std::make_unique<MetricsWriter>(run_.output.output_dir, state_.step);
   }
 
@@ -91,15 +90,18 @@ class Trainer {
       m.seconds = device_->now() - boundary;
       boundary = device_->now();
       finish_metrics(m, batches);
-      const bool due_now = due(run_.output.save_every_n_steps) || state_.step == last || options_.stop.requested();
       if (validation_due(last)) m.validation_loss = validate();
       metrics_->write(m);
       if (on_step) on_step(m);
       progress.update(static_cast<double>(state_.step - summary_.resumed_from), fmt::format("loss {:.4f}", m.loss));
-      if (due_now) checkpoint();
-      if (!run_.sample.prompts.empty() && (due(run_.sample.every_n_steps) || state_.step == last)) sample();
-      // Checkpoints and samples are not part of a step's time.
-      if (due_now || m.validation_loss) boundary = device_->now();
+      const bool save = due(run_.output.save_every_n_steps) || state_.step == last || options_.stop.requested();
+      const bool draw = !run_.sample.prompts.empty() && (due(run_.sample.every_n_steps) || state_.step == last);
+      if (save) checkpoint();
+      if (draw) sample();
+      if (!save && !draw && !m.validation_loss) continue;
+      // Validation, checkpoints and samples are no part of the next step: neither their time, nor their work and waits.
+      boundary = device_->now();
+      device_->take_times();
     }
     progress.finish();
     close();
@@ -113,10 +115,12 @@ class Trainer {
     return make_cpu_device(o);
   }
 
-  int max_microbatches() const {
-    int n = 1;
-    for (int64_t s = 1; s <= (run_.data.replay.empty() ? 1 : run_.train.max_train_steps); ++s) n = std::max(n, data_->microbatches(s));
-    return n;
+  // What must be equal where a run is resumed. A schedule that ends at the last step depends on how many steps there are.
+  static std::vector<std::string> run_lines(const RunConfig& run) {
+    auto lines = canonical_lines(run);
+    if (run.optimizer.lr_scheduler != RunConfig::LrScheduler::kConstant)
+      lines.push_back(fmt::format("train.max_train_steps={}", run.train.max_train_steps));
+    return lines;
   }
 
   // Weights of the model, or the state of a checkpoint.
@@ -135,9 +139,10 @@ class Trainer {
     const ModelDirectory directory = ModelDirectory::open(*from);
     const RunState found = parse_run_state(directory.manifest().state, *from);
     refuse_changes(*from, found);
-    const auto config = state_.config;
-    state_ = load_checkpoint(*from, store_, pool_);
-    state_.config = config;
+    // Configuration and seed stay this run's: they may differ where a change was allowed.
+    const RunState loaded = load_checkpoint(*from, store_, pool_);
+    state_.step = loaded.step;
+    state_.updates = loaded.updates;
     log_info("resumed from {} at step {}", *from, state_.step);
   }
 
@@ -172,12 +177,16 @@ class Trainer {
     std::vector<MicroBatch> views;
     for (const auto& b : batches) views.push_back(b.view());
     step_->begin(views, m.lr);
-    const double issued = device_->now();
-    if (m.step < last) next = prepare(m.step + 1);
+    std::exception_ptr no_data;
+    try {
+      if (m.step < last) next = prepare(m.step + 1);
+    } catch (...) {
+      no_data = std::current_exception();  // the step in hand still reads `batches`
+    }
     const double prepared = device_->now();
     const StepResult r = step_->finish();
-    // Where finish() returned at once, the device had nothing left to do while data was being prepared.
-    if (device_->now() - prepared < 1e-4) m.wait_data = prepared - issued;
+    if (no_data) std::rethrow_exception(no_data);
+    m.wait_data = std::max(0.0, prepared - r.ended);
     state_.step = m.step;
     state_.updates = step_->updates();
     m.loss = r.loss;
@@ -217,36 +226,59 @@ class Trainer {
     m.host_rss_bytes = memory.now;
     m.host_peak_bytes = memory.peak;
     m.device_peak_bytes = device_->memory().peak;
-    losses_.push_back(m.loss);
+    if (!m.skipped) losses_.push_back(m.loss);
     seconds_.push_back(m.seconds);
     tokens_ += m.tokens;
   }
 
-  double validate() {
+  // Nothing where the run is asked to stop meanwhile.
+  std::optional<double> validate() {
     step_->drain();
-    std::vector<double> losses(static_cast<size_t>(data_->validation_batches()));
-    for (int64_t i = 0; i < data_->validation_batches(); ++i) {
+    const int64_t n = data_->validation_batches();
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (options_.stop.requested()) return std::nullopt;
       const HostBatch b = data_->validation_batch(i);
-      device_->synchronize(step_->pipeline().evaluate(b.view(), &losses[static_cast<size_t>(i)]));
+      double loss = 0;
+      device_->synchronize(step_->pipeline().evaluate(b.view(), &loss));
+      sum += loss;
     }
-    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+    return sum / static_cast<double>(n);
   }
 
+  bool goes_on() const { return state_.step < run_.train.max_train_steps && !options_.stop.requested(); }
+
+  // on_checkpoint_error: continue is for checkpoints on the way; the last one is what the run was for.
   void checkpoint() {
     step_->drain();
     try {
       summary_.checkpoint = checkpoints_.save(store_, manifest_, state_, run_.output.checkpoints_total_limit, pool_);
       saved_step_ = state_.step;
+    } catch (const std::exception& e) {
+      if (run_.output.on_checkpoint_error == RunConfig::OnCheckpointError::kStop || !goes_on()) throw;
+      log_warning("the checkpoint of step {} failed, training goes on: {}", state_.step, e.what());
+    }
+    draw_losses();
+  }
+
+  void draw_losses() const {
+    try {
       metrics_->draw();
     } catch (const Error& e) {
-      if (run_.output.on_checkpoint_error == RunConfig::OnCheckpointError::kStop) throw;
-      log_warning("the checkpoint of step {} failed, training goes on: {}", state_.step, e.what());
+      log_warning("the loss curve could not be drawn: {}", e.what());
     }
   }
 
+  // A stop ends the sampling, and the run is closed as after any step. Samples that fail do not end a training.
   void sample() {
     step_->drain();
-    sample_in_training({run_, config_, network_, *device_, step_->pipeline(), options_.threads}, state_.step, options_.stop);
+    try {
+      sample_in_training({run_, config_, network_, *device_, step_->pipeline(), options_.threads}, state_.step, options_.stop);
+    } catch (const Stopped&) {
+    } catch (const std::exception& e) {
+      if (!goes_on()) throw;
+      log_warning("the samples of step {} failed, training goes on: {}", state_.step, e.what());
+    }
   }
 
   void close() {
@@ -255,7 +287,7 @@ class Trainer {
     summary_.stopped = options_.stop.requested() && state_.step < run_.train.max_train_steps;
     // A signal may arrive just after the last look at the token.
     if (summary_.stopped && saved_step_ != state_.step && state_.step > summary_.resumed_from) checkpoint();
-    metrics_->draw();
+    draw_losses();
     if (!options_.trace_path.empty()) write_file_atomic(options_.trace_path, trace_json(device_->take_trace(), device_->phases(), "finetune"));
     summary_.last_step = state_.step;
     summary_.first_loss = mean_of_end(losses_, true);

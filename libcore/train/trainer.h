@@ -23,7 +23,7 @@ struct TrainerOptions {
 struct TrainSummary {
   int64_t first_step = 0, last_step = 0;  // of this run; last < first: nothing was left to do
   int64_t resumed_from = 0;
-  double first_loss = 0, last_loss = 0;   // means over up to 10 steps at either end
+  double first_loss = 0, last_loss = 0;   // means over up to 10 steps at either end, skipped ones left out
   double step_seconds = 0;                // median
   double tokens_per_second = 0;
   int64_t skipped = 0;
@@ -33,7 +33,8 @@ struct TrainSummary {
   bool stopped = false;                   // by the stop token
 };
 
-// `run` is complete (require_for_training) and supported. Throws Error.
+// `run` is complete (require_for_training) and supported. Throws Error; what was checkpointed before is whole. `on_step`
+// follows every step, before its checkpoint.
 TrainSummary run_training(const RunConfig& run, const TrainerOptions& options,
                           const std::function<void(const StepMetrics&)>& on_step = {});
 

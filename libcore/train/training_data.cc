@@ -84,7 +84,7 @@ class CacheData final : public TrainingData {
 
   HostBatch batch(int64_t step, int micro) const override {
     const int64_t index = (step - 1) * run_.train.gradient_accumulation_steps + micro;
-    const auto clips = epoch(index / per_epoch_)[static_cast<size_t>(index % per_epoch_)];
+    const auto clips = clips_of(index / per_epoch_, index % per_epoch_);
     HostBatch b = empty_batch(batch_shape_of(cache_.info(clips.front()).latent, static_cast<int64_t>(clips.size()), model_.text_len, ""), model_);
     const auto seed = static_cast<uint64_t>(run_.train.seed);
     for (size_t i = 0; i < clips.size(); ++i) {
@@ -94,7 +94,8 @@ class CacheData final : public TrainingData {
     }
     return b;
   }
-  int microbatches(int64_t) const override { return static_cast<int>(run_.train.gradient_accumulation_steps); }
+  int microbatches(int64_t) const override { return max_microbatches(); }
+  int max_microbatches() const override { return static_cast<int>(run_.train.gradient_accumulation_steps); }
 
   // Each held-out clip at five noise levels.
   int64_t validation_batches() const override { return static_cast<int64_t>(held_out_.size()) * 5; }
@@ -152,13 +153,13 @@ class CacheData final : public TrainingData {
     return batches;
   }
 
-  Batches epoch(int64_t number) const {
+  std::vector<size_t> clips_of(int64_t epoch, int64_t index) const {
     std::lock_guard lock(mutex_);
-    if (number != epoch_number_) {
-      epoch_ = make_epoch(number);
-      epoch_number_ = number;
+    if (epoch != epoch_number_) {
+      epoch_ = make_epoch(epoch);
+      epoch_number_ = epoch;
     }
-    return epoch_;
+    return epoch_[static_cast<size_t>(index)];
   }
 
   void fill_sample(HostBatch& b, int64_t i, size_t clip, double sigma, uint64_t seed, uint64_t series, bool drop_caption) const {
@@ -205,6 +206,7 @@ class ReplayData final : public TrainingData {
 
   std::vector<BatchShape> shapes() const override { return shapes_; }
   int microbatches(int64_t step) const override { return micro_[static_cast<size_t>(step - 1)]; }
+  int max_microbatches() const override { return *std::max_element(micro_.begin(), micro_.end()); }
   HostBatch batch(int64_t step, int micro) const override {
     HostBatch b = empty_batch(shape_of(step, micro), model_);
     const HostTensor x0 = read(step, micro, "x0", b.latent.shape()), noise = read(step, micro, "noise", b.latent.shape());

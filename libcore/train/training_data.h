@@ -28,6 +28,7 @@ class TrainingData {
   virtual std::vector<BatchShape> shapes() const = 0;
   virtual HostBatch batch(int64_t step, int micro) const = 0;  // step from 1, micro from 0
   virtual int microbatches(int64_t step) const = 0;
+  virtual int max_microbatches() const = 0;  // of any step
   // Held-out batches: fixed noise and noise levels, so that values can be compared across steps. 0: none.
   virtual int64_t validation_batches() const { return 0; }
   virtual HostBatch validation_batch(int64_t index) const;

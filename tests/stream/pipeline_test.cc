@@ -209,12 +209,86 @@ TEST(Pipeline, SimulatedPeakEqualsTheRealOne) {
         const auto sim = make_sim_device({.rates = {}, .async = async, .link = link});
         const Network network = testing::toy_network(kWidth, kLayers);
         HostStore store(network, {DType::kBF16, true, MasterCodec::kSplit, DType::kBF16, true});
-        PipelineOptions o{DType::kBF16, true, 2, {Inputs(0).shape}, microbatches, false};
+        PipelineOptions o;
+        o.training = true;
+        o.shapes = {Inputs(0).shape};
+        o.max_microbatches = microbatches;
         Pipeline pipeline(*sim, network, store, o);
         const Inputs in(0);
         pipeline.train(std::vector<MicroBatch>(static_cast<size_t>(microbatches), in.batch()));
         EXPECT_EQ(sim->memory().peak, cpu->memory().peak);
       }
+}
+
+// A store for sampling, and what a fresh pipeline predicts.
+struct Predictor {
+  Network network = testing::toy_network(kWidth, kLayers);
+  HostStore store{network, {}};
+  Predictor() { testing::fill_toy(store); }
+  std::vector<float> predict(const Inputs& in) {
+    const auto device = make_cpu_device({.threads = 1, .async = false});
+    PipelineOptions o;
+    o.shapes = {in.shape};
+    Pipeline pipeline(*device, network, store, o);
+    std::vector<float> out(in.latent.size());
+    device->synchronize(pipeline.predict(in.batch(), out.data()));
+    return out;
+  }
+};
+
+TEST(Pipeline, ResultsLeaveBeforeTheNextPassOverwritesThem) {
+  Predictor p;
+  const Inputs a(1), b(2);
+  const auto device = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated});
+  PipelineOptions o;
+  o.shapes = {a.shape};
+  Pipeline pipeline(*device, p.network, p.store, o);
+  std::vector<float> out_a(a.latent.size()), out_b(b.latent.size());
+  double loss_a = 0, loss_b = 0;
+  device->download().enqueue("busy", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  pipeline.predict(a.batch(), out_a.data());
+  pipeline.predict(b.batch(), out_b.data());
+  device->synchronize();
+  EXPECT_EQ(out_a, p.predict(a));
+  EXPECT_EQ(out_b, p.predict(b));
+  device->download().enqueue("busy", {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  pipeline.evaluate(a.batch(), &loss_a);
+  pipeline.evaluate(b.batch(), &loss_b);
+  device->synchronize();
+  EXPECT_NE(loss_a, loss_b) << "the first loss is not the second's";
+}
+
+TEST(Pipeline, ShapesOfPredictionAloneCostNoTrainingMemory) {
+  Predictor p;
+  Inputs large(3);
+  large.shape.frames *= 4;
+  for (int i = 0; i < 2; ++i) {
+    large.latent.insert(large.latent.end(), large.latent.begin(), large.latent.end());
+    large.target.insert(large.target.end(), large.target.begin(), large.target.end());
+  }
+  const Network network = testing::toy_network(kWidth, kLayers);
+  HostStore store(network, {.training = true});
+  testing::fill_toy(store);
+  PipelineOptions o;
+  o.training = true;
+  o.shapes = {Inputs(0).shape};
+  o.max_microbatches = 3;
+  const auto peak = [&] {
+    const auto sim = make_sim_device({});
+    Pipeline pipeline(*sim, network, store, o);
+    return sim->memory().peak;
+  };
+  const int64_t small = peak();
+  o.predict_shapes = {large.shape};
+  const int64_t both = peak();
+  const auto device = make_cpu_device({.threads = 1});
+  Pipeline pipeline(*device, network, store, o);
+  std::vector<float> out(large.latent.size());
+  device->synchronize(pipeline.predict(large.batch(), out.data()));
+  EXPECT_EQ(out, p.predict(large));
+  o.shapes.push_back(large.shape);
+  o.predict_shapes.clear();
+  EXPECT_GT(peak() - small, 4 * (both - small)) << "one microbatch of two inputs, instead of three of one a layer and gradients";
 }
 
 }  // namespace

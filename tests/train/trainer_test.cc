@@ -5,13 +5,18 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "io/shard.h"
+#include "model/wan.h"
 #include "plan/planner.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
+#include "train/metrics.h"
+#include "train/sample_in_training.h"
+#include "train/step.h"
 #include "train/training_data.h"
 #include "training_fixture.h"
 
@@ -113,6 +118,132 @@ TEST(Trainer, StopFinishesTheStepAndCheckpoints) {
   EXPECT_EQ(train(w.run("out")).state_hash, train(w.run("whole")).state_hash);
 }
 
+TEST(Trainer, StopWhileSamplingCheckpointsToo) {
+  const Workplace w;
+  std::atomic<int> flag{0};
+  TrainerOptions o;
+  o.stop = StopToken(&flag);
+  const auto run = w.run("out", {"sample.prompts=[a tree]", "sample.every_n_steps=2", "sample.steps=1000"});
+  std::atomic<bool> ended{false};
+  std::thread signal([&] {
+    while (!ended && !std::filesystem::exists(w.folder / "out/samples/step-00000002")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    flag = 1;
+  });
+  TrainSummary s;
+  EXPECT_NO_THROW(s = run_training(run, o));
+  ended = true;
+  signal.join();
+  EXPECT_TRUE(s.stopped);
+  EXPECT_EQ(s.last_step, 2);
+  EXPECT_NE(s.checkpoint.find("step-00000002"), std::string::npos);
+}
+
+TEST(Trainer, FailedSamplesDoNotEndTheTrainingButAModelWithoutCodecIsRefused) {
+  Workplace w;
+  write_file_atomic(w.folder / "not-a-folder", "x");
+  const std::vector<std::string> prompts{"sample.prompts=[a tree]", "sample.every_n_steps=2", "sample.steps=2", "train.max_train_steps=3"};
+  auto run = w.run("out", prompts);
+  std::filesystem::create_directories(w.folder / "out");
+  std::filesystem::create_directories(w.folder / "out/samples");
+  write_file_atomic(w.folder / "out/samples/step-00000002", "in the way");
+  EXPECT_EQ(train(run).last_step, 3);
+  EXPECT_TRUE(std::filesystem::is_directory(w.folder / "out/samples/step-00000003"));
+  w.config.codec = CodecKind::kNone;
+  const Network network = make_wan_network(w.config);
+  EXPECT_NE(error_of([&] { sampling_shapes(run, w.config, network); }).find("without a video codec"), std::string::npos);
+}
+
+TEST(Trainer, TheLastCheckpointMustNotFail) {
+  const Workplace w;
+  const auto run = w.run("out", {"output.save_every_n_steps=2", "output.on_checkpoint_error=continue"});
+  std::filesystem::create_directories(w.folder / "out/checkpoints");
+  write_file_atomic(w.folder / "out/checkpoints/step-00000002", "in the way");
+  EXPECT_NE(train(run).checkpoint.find("step-00000006"), std::string::npos) << "one on the way may fail";
+  const auto again = w.run("again", {"output.save_every_n_steps=2", "output.on_checkpoint_error=continue"});
+  std::filesystem::create_directories(w.folder / "again/checkpoints");
+  write_file_atomic(w.folder / "again/checkpoints/step-00000006", "in the way");
+  EXPECT_NE(error_of([&] { train(again); }).find("step-00000006"), std::string::npos);
+  EXPECT_EQ(CheckpointFolder(w.folder / "again").all().size(), 2u) << "those before stay";
+}
+
+TEST(Trainer, DataThatFailsUnderAStepIsReportedAfterIt) {
+  const Workplace w;
+  // Step 3's noise is too small: found while step 2 still reads its own inputs on a slow link.
+  std::vector<HostTensor> tensors;
+  std::vector<std::pair<std::string, TensorView>> named;
+  tensors.reserve(16);
+  const auto add = [&](int step, const char* what, Shape shape) {
+    tensors.emplace_back(DType::kF32, std::move(shape));
+    std::fill_n(tensors.back().f32(), tensors.back().elements(), 0.5f);
+    named.emplace_back(fmt::format("step{}.micro0.{}", step, what), tensors.back().view());
+  };
+  for (int step = 1; step <= 3; ++step) {
+    add(step, "x0", {1, 16, 3, 8, 8});
+    add(step, "noise", {1, 16, step == 3 ? 1 : 3, 8, 8});
+    add(step, "sigma", {1});
+    add(step, "text", {1, 4, 32});
+  }
+  write_safetensors(w.folder / "replay.safetensors", named);
+  auto run = w.run("out", {"train.max_train_steps=3", "output.save_every_n_steps=1", "stream.link.kind=emulated", "stream.link.bandwidth=20MB/s"});
+  run.data.cache.clear();
+  run.data.replay = w.folder / "replay.safetensors";
+  EXPECT_NE(error_of([&] { train(run); }).find("step3.micro0.noise"), std::string::npos);
+  EXPECT_EQ(ModelDirectory::open(*CheckpointFolder(w.folder / "out").latest()).path().substr((w.folder / "out/checkpoints/").size()), "step-00000001");
+}
+
+TEST(Trainer, ExtrasAreNoWorkOfTheNextStep) {
+  const Workplace w;
+  const auto work = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> sets{"data.validation_fraction=0.3", "data.batch_size=1", "train.max_train_steps=3"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    TrainerOptions o;
+    o.peak_flops = 1e12;
+    std::vector<double> flops;
+    run_training(w.run(name, sets), o, [&](const StepMetrics& m) { flops.push_back(m.hfu * m.seconds); });
+    return flops;
+  };
+  const auto plain = work("plain", {"train.validate_every_n_steps=100"});
+  const auto extras = work("extras", {"train.validate_every_n_steps=1", "sample.prompts=[a tree]", "sample.every_n_steps=1", "sample.steps=2"});
+  ASSERT_EQ(plain.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(extras[i], plain[i], 1e-9 * plain[i]) << i;
+}
+
+TEST(Trainer, AScheduleThatEndsAtTheLastStepHoldsTheRunToIt) {
+  const Workplace w;
+  train(w.run("out", {"train.max_train_steps=2", "optimizer.lr_scheduler=cosine"}));
+  const auto longer = w.run("out", {"optimizer.lr_scheduler=cosine"});
+  const std::string text = error_of([&] { train(longer); });
+  EXPECT_NE(text.find("train.max_train_steps: was 2, is 6"), std::string::npos) << text;
+  TrainerOptions o;
+  o.allowed_changes = {"train.max_train_steps"};
+  EXPECT_EQ(run_training(longer, o).last_step, 6);
+}
+
+TEST(Trainer, AnAllowedSeedIsTheCheckpointsFromThenOn) {
+  const Workplace w;
+  train(w.run("out", {"train.max_train_steps=1"}));
+  TrainerOptions o;
+  o.allowed_changes = {"train.seed"};
+  const TrainSummary s = run_training(w.run("out", {"train.max_train_steps=2", "train.seed=9"}), o);
+  EXPECT_EQ(parse_run_state(ModelDirectory::open(s.checkpoint).manifest().state, "").seed, 9);
+}
+
+TEST(TrainStep, MayBeAbandonedInTheMiddle) {
+  const Workplace w;
+  const auto data = open_training_data(w.run("out"), w.config);
+  const Network network = make_wan_network(w.config);
+  HostStore store(network, {.training = true});
+  const auto device = make_cpu_device({.threads = 2, .link = LinkKind::kEmulated, .jitter = 1e-3});
+  PipelineOptions options;
+  options.shapes = data->shapes();
+  const HostBatch batch = data->batch(1, 0);
+  auto step = std::make_unique<TrainStep>(*device, network, store, options, OptimizerOptions{}, 0);
+  const MicroBatch view = batch.view();
+  step->begin({&view, 1}, 1e-3);
+  step.reset();  // the norms of its gradients are still due on the host's stream; the sanitizers look on
+  device->synchronize();
+}
+
 TEST(Trainer, ValidationUsesHeldOutClipsOnly) {
   const Workplace w;
   const auto run = w.run("out", {"data.validation_fraction=0.3", "train.validate_every_n_steps=3"});
@@ -167,6 +298,39 @@ TEST(Checkpoints, RotationLatestAndLeftovers) {
   EXPECT_NE(folder.latest()->find("step-00000006"), std::string::npos);
 }
 
+TEST(Checkpoints, ResumingAnOlderOneLeavesTheNewerBehind) {
+  const Workplace w;
+  train(w.run("out", {"output.save_every_n_steps=1", "output.checkpoints_total_limit=6"}));
+  const CheckpointFolder folder(w.folder / "out");
+  const auto all = folder.all();
+  ASSERT_EQ(all.size(), 6u);
+  const TrainSummary s = train(w.run("out", {"train.max_train_steps=3", "output.save_every_n_steps=1", "output.checkpoints_total_limit=2",
+                                             "output.resume_from_checkpoint=" + all[1]}));
+  EXPECT_EQ(s.checkpoint, all[2]);
+  EXPECT_EQ(folder.latest(), all[2]) << "the last one written, not the highest step";
+  EXPECT_EQ(folder.all(), std::vector<std::string>(all.begin() + 1, all.end())) << "the newest two stay, and those of later steps";
+  EXPECT_EQ(train(w.run("out", {"output.save_every_n_steps=1"})).resumed_from, 3);
+  EXPECT_EQ(folder.all(), std::vector<std::string>(all.begin() + 4, all.end()));
+  std::filesystem::remove_all(all[5]);
+  EXPECT_EQ(folder.latest(), all[4]) << "a link that leads nowhere";
+}
+
+TEST(Metrics, ALineWithoutItsEndIsMended) {
+  const TemporaryFolder folder;
+  StepMetrics m;
+  m.step = 1;
+  std::string text = to_json_line(m);
+  text.pop_back();
+  write_file_atomic(folder / "metrics.jsonl", text);
+  MetricsWriter writer(folder / "", 1);
+  m.step = 2;
+  writer.write(m);
+  std::ifstream lines(folder / "metrics.jsonl");
+  int n = 0;
+  for (std::string line; std::getline(lines, line); ++n) EXPECT_EQ(line.find("\"step\"", 2), std::string::npos) << line;
+  EXPECT_EQ(n, 2);
+}
+
 TEST(Checkpoints, OneFlippedBitIsFound) {
   const Workplace w;
   const TrainSummary s = train(w.run("out", {"train.max_train_steps=2"}));
@@ -198,10 +362,33 @@ TEST(Plan, DevicePeakEqualsTheRunsToTheByte) {
           EXPECT_EQ(plan.device.peak, s.device_peak_bytes) << attention_kind_name(kind) << async << accumulation << link;
           EXPECT_EQ(plan.device.weights + plan.device.activations + plan.device.gradients + plan.device.workspace + plan.device.other, plan.device.peak);
           int64_t stored = 0;
-          for (const auto& f : ModelDirectory::open(s.checkpoint).manifest().files) stored += f.bytes;
+          const ModelDirectory directory = ModelDirectory::open(s.checkpoint);
+          for (const auto& f : directory.manifest().files) stored += f.bytes;
           EXPECT_NEAR(static_cast<double>(plan.disk.checkpoint), static_cast<double>(stored), 64 * 1024) << "headers apart";
         }
   }
+}
+
+TEST(Plan, SamplesCostMemoryButAreNoStep) {
+  const Workplace w;
+  const std::vector<std::string> sets{"train.max_train_steps=2", "train.gradient_accumulation_steps=2"};
+  auto with_prompts = sets;
+  for (const char* set : {"sample.prompts=[a tree]", "sample.size=64x64", "sample.steps=1"}) with_prompts.push_back(set);
+  const Plan without = make_plan(plan_request(w.run("without", sets), {}));
+  const auto run = w.run("with", with_prompts);
+  const Plan with = make_plan(plan_request(run, {}));
+  EXPECT_EQ(with.tokens, without.tokens);
+  EXPECT_GT(with.device.peak, without.device.peak);
+  EXPECT_EQ(with.device.peak, train(run).device_peak_bytes);
+}
+
+TEST(Plan, AShortRunNeedsNoRoomForManyCheckpoints) {
+  const Workplace w;
+  MachineConfig machine;
+  const int64_t one = make_plan(plan_request(w.run("out"), machine)).disk.checkpoint;
+  machine.disk_bytes = one * 3 / 2;
+  EXPECT_TRUE(make_plan(plan_request(w.run("out"), machine)).fits()) << "one checkpoint, at the end";
+  EXPECT_FALSE(make_plan(plan_request(w.run("out", {"output.save_every_n_steps=3"}), machine)).fits()) << "two";
 }
 
 TEST(Plan, RemediesOfATooSmallBudgetFit) {
