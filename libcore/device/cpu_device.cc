@@ -193,9 +193,7 @@ class CpuDevice final : public Device {
   explicit CpuDevice(const CpuDeviceOptions& options)
       : options_(options), pool_(options.threads > 0 ? options.threads : available_threads()), arena_(options.budget),
         epoch_(Clock::now()) {
-    reserved_ = options.budget ? options.budget : int64_t{1} << 40;
-    base_ = mmap(nullptr, static_cast<size_t>(reserved_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base_ == MAP_FAILED) throw system_error("reserve the device arena of", std::to_string(reserved_) + " bytes", errno);
+    reserve();
     phases_.reserve(kMaxPhases);  // never moves: workers read entries while the issuing thread appends
     phases_.emplace_back();
     const int streams = options_.async ? kStreamKinds : 1;
@@ -306,6 +304,18 @@ class CpuDevice final : public Device {
 
  private:
   static constexpr size_t kMaxPhases = 4096;
+
+  // Address space for the budget; without one a terabyte, or as much of it as limits on the process leave.
+  void reserve() {
+    for (reserved_ = options_.budget ? options_.budget : int64_t{1} << 40;; reserved_ /= 4) {
+      base_ = mmap(nullptr, static_cast<size_t>(reserved_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (base_ != MAP_FAILED) return;
+      const int error = errno;
+      if (options_.budget || reserved_ < int64_t{1} << 32)
+        throw system_error("reserve the device arena of", std::to_string(reserved_) + " bytes", error,
+                           "set stream.device_budget to what the run needs (plan-memory tells), or raise ulimit -v");
+    }
+  }
 
   CpuStream& stream(StreamKind k) { return *streams_[options_.async ? static_cast<size_t>(k) : 0]; }
   uint64_t total_progress() const {

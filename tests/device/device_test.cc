@@ -173,6 +173,23 @@ TEST(CpuDevice, WaitsAreAttributedToTheirSource) {
   EXPECT_NE(json.find("\\\"run\\\""), std::string::npos);
 }
 
+TEST(CpuDevice, AnUnlimitedBudgetTakesWhatAddressSpaceThereIs) {
+  // 47 bits hold at most 127 devices of a terabyte: one of these must do with less, works, and says when it is full.
+  std::vector<std::unique_ptr<Device>> many;
+  bool refused = false;
+  while (!refused && many.size() < 128) {
+    many.push_back(make_cpu_device({.threads = 1, .async = false}));
+    *static_cast<char*>(many.back()->allocate(1, "x", MemoryCategory::kOther)) = 1;
+    try {
+      many.back()->allocate(int64_t{1} << 39, "half a terabyte", MemoryCategory::kOther);
+    } catch (const Error& e) {
+      refused = true;
+      EXPECT_NE(std::string(e.what()).find("address space"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_TRUE(refused);
+}
+
 TEST(SimDevice, OverlapAndContentionByTheClock) {
   SimDeviceOptions o;
   o.rates.gemm = 1e9;
