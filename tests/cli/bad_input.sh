@@ -123,7 +123,7 @@ done
 for command in "finetune run.yaml" "sample-video model --prompt x -o x.mp4 --num-frames 5 --steps 1"; do
   # shellcheck disable=SC2086  # words on purpose
   run $command --device cuda
-  if ((status == 2)); then expect 2 out '' err '--device cuda: this program was built without CUDA' err 'remedy: build with a CUDA'; fi
+  if ((status == 2)); then expect 2 out '' err '--device cuda: this program was built without CUDA' err 'remedy: use --device cpu'; fi
 done
 
 # A budget that is too small: refused before anything is written, with remedies that fit when they are applied

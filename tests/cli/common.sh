@@ -56,7 +56,7 @@ expect 2 err 'seed'
 run "$probe" -q -v
 expect 2 err 'contradict'
 run "$probe" --device cuda
-if [[ $status != 0 ]]; then expect 2 err '^probe: error: --device cuda: this program was built without CUDA$' err 'remedy: build with a CUDA'; fi
+if [[ $status != 0 ]]; then expect 2 err '^probe: error: --device cuda: this program was built without CUDA$' err 'remedy: use --device cpu'; fi
 
 # Values
 run "$probe" -q --json --threads 3 --seed 18446744073709551615 --device sim --compute-dtype fp32 --size 832x480 --grid 5x30x52 --bytes 24GiB

@@ -74,7 +74,7 @@ void finish_flags(const ToolInfo& info, const CLI::App& app, CommonFlags& f, con
 #ifndef MEGASLIDE_CUDA
   if (f.device == "cuda")
     throw usage_error("--device cuda: this program was built without CUDA",
-                      "build with a CUDA toolkit installed (cmake -DMEGASLIDE_CUDA=ON), or use --device cpu");
+                      "use --device cpu; this version has no CUDA kernels yet");
 #endif
 }
 
