@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "common/output.h"
 #include "config/load.h"
 #include "io/open_model.h"
 #include "plan/calibrate.h"
@@ -23,19 +24,31 @@ int run_probe(Tool& tool, const FinetuneArguments& a) {
   const OpenModel model(a.model);
   const double loss = probe(model.directory(), a.probe, a.out, dtype, tool.flags.threads);
   const std::string text = std::isfinite(loss) ? fmt::format("{:.9g}", loss) : "null";
-  if (tool.flags.json) tool.print("{{\"loss\":{},\"out\":\"{}\"}}\n", text, a.out);
+  if (tool.flags.json) tool.print("{{\"loss\":{},\"out\":{}}}\n", text, json_quoted(a.out));
   else tool.print("loss {}\n", text);
   return 0;
 }
 
+struct Scratch {
+  std::string path = (std::filesystem::temp_directory_path() / "megaslide-self-test-XXXXXX").string();
+  Scratch() {
+    if (!mkdtemp(path.data())) throw system_error("create", path, errno, "make the temporary directory writable");
+  }
+  ~Scratch() {
+    std::error_code ec;
+    std::filesystem::remove_all(path, ec);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+};
+
 int run_self_test(Tool& tool, const FinetuneArguments& a) {
-  std::string scratch = (std::filesystem::temp_directory_path() / "megaslide-self-test-XXXXXX").string();
-  if (!mkdtemp(scratch.data())) throw system_error("create", scratch, errno, "make the temporary directory writable");
+  const Scratch scratch;
   SelfTestOptions options;
   options.model = a.model.empty() ? self_test_model() : model_config_of(a.model);
   options.threads = tool.flags.threads;
   options.jitter_runs = a.jitter ? 10 : 0;
-  options.scratch_dir = scratch;
+  options.scratch_dir = scratch.path;
   bool all = true;
   std::string json;
   self_test(options, [&](const SelfTestComparison& c) {
@@ -44,7 +57,6 @@ int run_self_test(Tool& tool, const FinetuneArguments& a) {
     else tool.print("{:<30} {}  {}\n", c.name, c.got.substr(0, 16), c.equal() ? "equal" : "DIFFERS from " + c.expected.substr(0, 16));
     tool.flush();
   });
-  std::filesystem::remove_all(scratch);
   if (tool.flags.json) tool.print("{{\"comparisons\":[{}],\"equal\":{}}}\n", json, all);
   return all ? 0 : 3;
 }
@@ -65,9 +77,9 @@ RunConfig complete_config(const Tool& tool, const FinetuneArguments& a) {
 std::string summary_json(const TrainSummary& s) {
   return fmt::format(
       R"({{"first_step":{},"last_step":{},"resumed_from":{},"first_loss":{:.9g},"last_loss":{:.9g},"step_seconds":{:.9g},"tokens_per_second":{:.9g},)"
-      R"("skipped":{},"device_peak_bytes":{},"host_peak_bytes":{},"checkpoint":"{}","state_hash":"{}"}})",
+      R"("skipped":{},"device_peak_bytes":{},"host_peak_bytes":{},"checkpoint":{},"state_hash":"{}"}})",
       s.first_step, s.last_step, s.resumed_from, s.first_loss, s.last_loss, s.step_seconds, s.tokens_per_second, s.skipped, s.device_peak_bytes,
-      s.host_peak_bytes, s.checkpoint, s.state_hash);
+      s.host_peak_bytes, json_quoted(s.checkpoint), s.state_hash);
 }
 
 int run_training_mode(Tool& tool, const FinetuneArguments& a) {

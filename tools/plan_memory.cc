@@ -4,6 +4,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "common/flags.h"
+#include "common/output.h"
 #include "common/run_tool.h"
 #include "config/load.h"
 #include "plan/calibrate.h"
@@ -42,7 +43,7 @@ int measure(Tool& tool, Options o) {
   c.shape = request.shapes.front();
   const MachineConfig machine = calibrate(c, tool.stop);
   write_file_atomic(o.out, to_yaml(machine));
-  tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":\"{}\"}}", o.out) : o.out);
+  tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":{}}}", json_quoted(o.out)) : o.out);
   return 0;
 }
 

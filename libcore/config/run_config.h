@@ -120,7 +120,7 @@ void require_for_training(const RunConfig& run);
 
 // "key=value" for every key that changes what the run computes, sorted. Where results are kept, how long the run is,
 // and how the work is laid out on the machine (budgets, link, async, slots, threads) are left out: none of it changes a
-// step's result.
+// step's result. (A schedule that falls towards the last step does depend on the length: the trainer adds it then.)
 std::vector<std::string> canonical_lines(const RunConfig& run);
 
 // SHA-256 of canonical_lines, in hexadecimal.

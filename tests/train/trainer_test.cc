@@ -184,7 +184,7 @@ TEST(Trainer, DataThatFailsUnderAStepIsReportedAfterIt) {
     add(step, "text", {1, 4, 32});
   }
   write_safetensors(w.folder / "replay.safetensors", named);
-  auto run = w.run("out", {"train.max_train_steps=3", "output.save_every_n_steps=1", "stream.link.kind=emulated", "stream.link.bandwidth=20MB/s"});
+  auto run = w.run("out", {"train.max_train_steps=3", "output.save_every_n_steps=1", "stream.link.kind=emulated", "stream.link.bandwidth=2MB/s"});
   run.data.cache.clear();
   run.data.replay = w.folder / "replay.safetensors";
   EXPECT_NE(error_of([&] { train(run); }).find("step3.micro0.noise"), std::string::npos);

@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/unicode.h"
+
 namespace megaslide {
 namespace {
 
@@ -75,6 +77,16 @@ void secure_standard_streams() {
     const int opened = ::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // the lowest free number: fd
     if (opened > fd) ::close(opened);
   }
+}
+
+std::string json_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char32_t c : decode_utf8(text)) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c < 0x20) out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    else append_utf8(out, c);
+  }
+  return out + '"';
 }
 
 void write_stdout(std::string_view text) {

@@ -18,6 +18,7 @@ void secure_standard_streams();
 
 void write_stdout(std::string_view text);  // buffered; throws Error or BrokenPipe
 void flush_stdout();
+std::string json_quoted(std::string_view text);  // a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD
 void close_stdout();  // flushes and closes; throws Error when data did not arrive
 
 // Messages: "name: error: text". Colour only on a terminal and without NO_COLOR.
