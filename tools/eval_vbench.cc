@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "common/flags.h"
 #include "common/run_tool.h"
@@ -60,6 +61,7 @@ int main(int argc, char** argv) {
       tool.write(tool.flags.json ? comparison_json(c) : comparison_text(c));
       return 0;
     }
+    if (name.empty() || name.find('/') != std::string::npos) throw usage_error(fmt::format("--name {}: not the start of a file name", name), "the folder is -o");
     std::vector<Threshold> thresholds;
     for (const std::string& t : under) thresholds.push_back(parse_threshold(t));
     const Evaluation e = evaluate(o, tool.stop);

@@ -10,6 +10,7 @@
 #include "io/open_model.h"
 #include "plan/calibrate.h"
 #include "plan/planner.h"
+#include "train/metrics.h"
 #include "train/probe.h"
 #include "train/self_test.h"
 #include "train/trainer.h"
@@ -86,9 +87,12 @@ int run_training_mode(Tool& tool, const FinetuneArguments& a) {
   const RunConfig run = complete_config(tool, a);
   if (tool.flags.device == "sim") throw usage_error("--device sim computes nothing", "plan-memory runs the same schedule on sim");
   const int threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
+  const int64_t program_bytes = resident_memory().now;  // before this machine is measured, which loads code
   // Without a machine file the sizes of this machine count, and MFU refers to what its matrix units reach now.
   const MachineConfig machine = a.machine.empty() ? this_machine(threads) : load_machine_config(a.machine);
-  const Plan plan = make_plan(plan_request(run, machine));
+  PlanRequest request = plan_request(run, machine);
+  request.program_bytes = program_bytes;
+  const Plan plan = make_plan(request, tool.stop);
   if (!plan.fits()) throw Error(misfit_text(plan), {}, ErrorKind::kNo);
   TrainerOptions options;
   options.threads = threads;

@@ -50,7 +50,7 @@ int measure(Tool& tool, Options o) {
 int plan(Tool& tool, const Options& o) {
   PlanRequest request = request_of(tool, o);
   request.trace = !o.trace.empty();
-  const Plan p = make_plan(request);
+  const Plan p = make_plan(request, tool.stop);
   if (request.trace) write_file_atomic(o.trace, trace_json(p.trace, p.phases, "plan-memory"));
   tool.write(tool.flags.json ? to_json(p) + "\n" : to_text(p, request));
   return p.fits() ? 0 : 3;

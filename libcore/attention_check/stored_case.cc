@@ -1,12 +1,11 @@
 #include "attention_check/stored_case.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 
 namespace megaslide {
@@ -108,6 +107,14 @@ void read_parameters(const Json& j, StoredCase& c) {
   }
 }
 
+Json read_case(const std::string& path) {
+  try {
+    return read_json(path, 1 << 24);
+  } catch (const Error& e) {
+    throw Error(e.message(), "the second argument is the case's JSON file, in the format of golden/dsa");
+  }
+}
+
 // The tensors that a case of this kind must hold, with their shapes.
 std::map<std::string, Shape> expected_tensors(const StoredCase& c) {
   const int64_t n = c.tokens(), m = c.kind == CaseKind::kPooled ? c.pooled_shape().tiles() : n;
@@ -145,7 +152,7 @@ void read_tensors(const SafetensorsFile& file, StoredCase& c) {
   const int64_t rows = c.batch * c.tokens();
   for (const TensorInfo& info : file.tensors()) {
     if (info.dtype != DType::kF32 && info.dtype != DType::kBF16) continue;
-    const HostTensor t = HostTensor::f32_from(file.view(info));
+    const HostTensor t = read_f32(file, info.name);
     c.tensors[info.name].assign(t.f32(), t.f32() + t.elements());
   }
   int64_t per_token = -1;
@@ -188,17 +195,12 @@ OffsetNetShape StoredCase::offset_net_shape() const {
 
 StoredCase load_stored_case(const std::string& safetensors_path, const std::string& json_path) {
   StoredCase c;
+  const Json j = read_case(json_path);
   try {
-    std::ifstream in(json_path, std::ios::binary);
-    if (!in) throw Error("cannot be read", "give the case's JSON file as the second argument");
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    const Json j = Json::parse(text);
     if (!j.is_object()) bad("no JSON object");
     const size_t slash = json_path.find_last_of('/') + 1;
     c.name = j.value("case", Json()).is_string() ? j["case"].get<std::string>() : json_path.substr(slash);
     read_parameters(j, c);
-  } catch (const Json::exception& e) {
-    throw Error(fmt::format("{}: {}", json_path, e.what()), "use a case in the format of golden/dsa");
   } catch (Error& e) {
     throw e.add_context(json_path);
   }

@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +25,29 @@ void Error::compose() {
   if (!remedy_.empty()) text_ += "\n  remedy: " + remedy_;
 }
 
+namespace {
+
+const char* usual_remedy(int errno_value) {
+  switch (errno_value) {
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG: return "check the path";
+    case EISDIR: return "it is a folder: name a file";
+    case EACCES:
+    case EPERM: return "change its permissions, or choose another place";
+    case EROFS: return "choose a place that can be written";
+    case ENOSPC:
+    case EDQUOT: return "free space on that file system or use another one";
+    case EMFILE: return "raise the limit on open files (ulimit -n)";
+    default: return "";
+  }
+}
+
+}  // namespace
+
 Error system_error(const std::string& action, const std::string& path, int errno_value, std::string remedy) {
-  return Error(fmt::format("{} {}: {}", action, path, std::strerror(errno_value)), std::move(remedy));
+  return Error(fmt::format("{} {}: {}", action, path, std::strerror(errno_value)), remedy.empty() ? usual_remedy(errno_value) : std::move(remedy));
 }
 
 void check_failed(const char* file, int line, const char* expression, const std::string& message) {

@@ -42,7 +42,7 @@ inline Error usage_error(std::string message, std::string remedy = {}) {
   return Error(std::move(message), std::move(remedy), ErrorKind::kUsage);
 }
 
-// "open DIR/file: No such file or directory" from an errno value.
+// "open DIR/file: No such file or directory" from an errno value, with the usual remedy for it where none is given.
 Error system_error(const std::string& action, const std::string& path, int errno_value, std::string remedy = {});
 
 // Prints the place and the message to stderr and aborts: a bug of ours, never a user's mistake.

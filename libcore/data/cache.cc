@@ -1,6 +1,7 @@
 #include "data/cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -8,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/sha256.h"
 #include "io/json.h"
 #include "model/text_encoder.h"
 #include "model/video_codec.h"
@@ -20,6 +22,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "megaslide-cache";
 constexpr const char* kRemedy = "run encode-clips again";
+
+constexpr const char* kHashKey = "sha256";
+
+std::string content_hash(const TensorView& latent, const TensorView& text) {
+  Sha256 hash;
+  for (const TensorView* v : {&latent, &text}) hash.update({v->data, static_cast<size_t>(v->bytes())});
+  return hash.hex();
+}
 
 std::string index_path(const std::string& dir) { return dir + "/index.json"; }
 
@@ -59,10 +69,20 @@ CachedClip parse_clip(const nlohmann::json& json, const std::string& source) {
 CacheIdentity cache_identity(const ModelConfig& model) { return {make_codec(model)->identity(), make_text_encoder(model)->identity()}; }
 
 LatentCache LatentCache::open(const std::string& dir) {
-  const std::string path = index_path(dir);
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), "make one with encode-clips");
+  if (!fs::exists(index_path(dir), ignored))
+    throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), "make one with encode-clips");
+  try {
+    return read_index(dir);
+  } catch (const Error& e) {
+    throw Error(e.message(), kRemedy);
+  }
+}
+
+LatentCache LatentCache::read_index(const std::string& dir) {
+  const std::string path = index_path(dir);
   const nlohmann::json json = read_json(path);
+  std::error_code ignored;
   LatentCache cache;
   cache.dir_ = dir;
   JsonFields f(json, path);
@@ -109,6 +129,26 @@ void LatentCache::require_model(const ModelConfig& model) const {
   require("the text encoder", identity_.text_encoder, wanted.text_encoder);
 }
 
+void require_intact(const LatentCache::Clip& clip) {
+  const auto damaged = [&](const std::string& how) { return Error(fmt::format("{}: damaged: {}", clip.file.path(), how), kRemedy); };
+  if (clip.latent.dtype != DType::kF32 || clip.latent.shape.size() != 4 || clip.text.dtype != DType::kF32 || clip.text.shape.size() != 2)
+    throw damaged(fmt::format("latent {} and text {} are no F32 [C,T,h,w] and [rows, text_dim]", to_string(clip.latent.shape), to_string(clip.text.shape)));
+  const auto stored = clip.file.metadata().find(kHashKey);
+  if (stored != clip.file.metadata().end() && stored->second != content_hash(clip.latent, clip.text))
+    throw damaged("its content differs from its own SHA-256");
+  for (const TensorView* v : {&clip.latent, &clip.text}) {
+    const auto* x = reinterpret_cast<const float*>(v->data);
+    if (!std::all_of(x, x + v->elements(), [](float y) { return std::isfinite(y); })) throw damaged("it holds values that are not finite");
+  }
+}
+
+void require_text_of(const LatentCache::Clip& clip, const ModelConfig& model) {
+  const Shape& text = clip.text.shape;
+  if (text[0] > model.text_len || text[1] != model.text_dim)
+    throw Error(fmt::format("{}: text is {}, the model reads up to {} rows of {}", clip.file.path(), to_string(text), model.text_len, model.text_dim),
+                "run encode-clips with this model into a new folder");
+}
+
 std::vector<LatentCache::Bucket> LatentCache::buckets() const {
   std::map<Shape, std::vector<size_t>> by_shape;
   for (size_t i = 0; i < clips_.size(); ++i) by_shape[clips_[i].latent].push_back(i);
@@ -120,7 +160,8 @@ std::vector<LatentCache::Bucket> LatentCache::buckets() const {
 std::string cached_clip_file(const std::string& dir, const std::string& key) { return dir + "/clips/" + key + ".safetensors"; }
 
 void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
-                       const std::map<std::string, std::string>& metadata) {
+                       std::map<std::string, std::string> metadata) {
+  metadata[kHashKey] = content_hash(latent, text);
   write_safetensors(cached_clip_file(dir, key), {{"latent", latent}, {"text", text}}, metadata);
 }
 

@@ -3,7 +3,8 @@
 //   CACHE/index.json                   {"format": "megaslide-cache", "version": 1, "codec", "text_encoder",
 //                                       "clips": [{"key", "path", "caption", "latent": [C,T,h,w], "text_rows",
 //                                                  "frames", "size": [w,h], "fps", "source_bytes", "source_sha256"}]}
-//   CACHE/clips/KEY.safetensors        latent F32 [C,T,h,w], normalised; text F32 [rows, text_dim], real rows only
+//   CACHE/clips/KEY.safetensors        latent F32 [C,T,h,w], normalised; text F32 [rows, text_dim], real rows only;
+//                                      metadata sha256: of the bytes of latent, then text
 //
 // KEY is NAME-LATENT-TEXT: a readable name, a hash of everything the latent depends on (the file's content, the codec,
 // the selection), and a hash of the caption and the text encoder. Equal keys mean equal files, so a run that finds a
@@ -67,15 +68,23 @@ class LatentCache {
   std::vector<Bucket> buckets() const;
 
  private:
+  static LatentCache read_index(const std::string& dir);
+
   std::string dir_;
   CacheIdentity identity_;
   std::vector<CachedClip> clips_;
 };
 
+// Error naming the file where the tensors are no latent and text, a value is not finite, or the content is not what was
+// written: a step of every epoch would be spoiled, and nothing would say where that came from.
+void require_intact(const LatentCache::Clip& clip);
+// Error where the model cannot read the text rows.
+void require_text_of(const LatentCache::Clip& clip, const ModelConfig& model);
+
 // Writing; each call is atomic.
 std::string cached_clip_file(const std::string& dir, const std::string& key);
 void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
-                       const std::map<std::string, std::string>& metadata);
+                       std::map<std::string, std::string> metadata);
 void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips);
 
 }  // namespace megaslide

@@ -166,13 +166,14 @@ class Run {
       w.report.facts = ClipFacts::from_json(parse_json(facts->second, from));
       const TensorView latent = file.view("latent");
       if (latent.dtype != DType::kF32 || latent.shape.size() != 4) return false;
+      require_intact({file, latent, file.view("text")});
       if (whole) note_shapes(w, latent.shape, file.view("text").shape.at(0));
       else write(w, latent);
       thumbnails(w, latent);
       w.report.reused = true;
       return true;
     } catch (const Error& e) {
-      log_warning("{}: {}; the clip is encoded again", from, e.message());
+      log_warning("{}; the clip is encoded again", e.message());
       w.report.facts = {};
       return false;
     }

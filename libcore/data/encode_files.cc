@@ -18,7 +18,7 @@ void encode_tensor_file(const std::string& input, const std::string& output, con
   const TensorView stored = file.view("video");
   if (stored.shape.size() != 5 || stored.shape[0] < 1 || stored.shape[1] != 3)
     throw usage_error(fmt::format("{}: video is {}, expected [B, 3, F, H, W]", input, to_string(stored.shape)));
-  const HostTensor video = HostTensor::f32_from(stored);
+  const HostTensor video = read_f32(file, "video");
   Shape one(stored.shape.begin() + 1, stored.shape.end());
   const int64_t batch = stored.shape[0], elements = element_count(one);
   for (int64_t i = 0; i < video.elements(); ++i)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -27,8 +28,7 @@ constexpr int64_t kSheetColumns = 8;
 
 // A tensor of a file as F32, without a leading dimension of 1 beyond `rank`.
 HostTensor read_tensor(const std::string& path, const std::string& name, size_t rank) {
-  const auto file = SafetensorsFile::open(path);
-  HostTensor tensor = HostTensor::f32_from(file.view(name));
+  HostTensor tensor = read_f32(SafetensorsFile::open(path), name);
   if (tensor.shape().size() == rank + 1 && tensor.shape()[0] == 1) {
     TensorView view = tensor.view();
     view.shape.erase(view.shape.begin());
@@ -37,6 +37,14 @@ HostTensor read_tensor(const std::string& path, const std::string& name, size_t 
   if (tensor.shape().size() != rank)
     throw usage_error(fmt::format("{}: {} has shape {}; expected {} dimensions", path, name, to_string(tensor.shape()), rank));
   return tensor;
+}
+
+// A latent (C, T, h, w) with something in it.
+HostTensor read_latent(const std::string& path, const std::string& name) {
+  HostTensor latent = read_tensor(path, name, 4);
+  if (latent.elements() == 0)
+    throw usage_error(fmt::format("{}: {} is {}: empty", path, name, to_string(latent.shape())), "every size must be at least 1");
+  return latent;
 }
 
 // Rows (S, text_dim) with S ≤ text_len, padded with zeros to text_len.
@@ -92,14 +100,27 @@ class Run {
     sampling_.solver = parse_solver(job_.solver);
     sampling_.grid = parse_sigma_grid(job_.sigma_grid);
     folder_ = job_.prompts.size() > 1 || (job_.from_file && !job_.out.empty() && output_kind(job_.out) == OutputKind::kPictureFolder);
+    check_outputs_differ();
     if (!job_.out.empty()) {
-      const OutputKind kind = output_kind(job_.out);
-      if (folder_ && kind != OutputKind::kPictureFolder)
+      kind_ = output_kind(job_.out);
+      if (folder_ && kind_ != OutputKind::kPictureFolder)
         throw usage_error(fmt::format("{} prompts need a folder, not the file {}", job_.prompts.size(), job_.out), "give -o a name without extension");
+      if (folder_ && job_.format != "png") kind_ = OutputKind::kVideoFile;
       check_writable(job_.out);
     }
     for (const auto& path : {job_.latents_out, job_.contact_sheet})
       if (!path.empty()) check_writable(path);
+  }
+
+  // One file would take the place of the other.
+  void check_outputs_differ() const {
+    std::map<fs::path, std::string> used;
+    for (const auto& [flag, path] : {std::pair("-o", job_.out), {"--latents-out", job_.latents_out}, {"--contact-sheet", job_.contact_sheet}}) {
+      if (path == "-") throw usage_error(fmt::format("{} -: videos and latents do not go to standard output", flag), "name a file");
+      if (path.empty()) continue;
+      const auto [it, fresh] = used.emplace(fs::path(path).lexically_normal(), flag);
+      if (!fresh) throw usage_error(fmt::format("{} and {} name the same file, {}", it->second, flag, path), "give each its own");
+    }
   }
 
   void settle_options() {
@@ -122,7 +143,7 @@ class Run {
   // Stored noise brings its own size; sizes that were asked for must agree.
   void adopt_init_latents() {
     const auto file = SafetensorsFile::open(job_.init_latents);
-    init_ = read_tensor(job_.init_latents, file.find("latents_init") || !file.find("latents") ? "latents_init" : "latents", 4);
+    init_ = read_latent(job_.init_latents, file.find("latents_init") || !file.find("latents") ? "latents_init" : "latents");
     const Shape& s = init_.shape();
     const int64_t frames = (s[1] - 1) * config_.temporal_stride() + 1, height = s[2] * config_.spatial_stride(),
                   width = s[3] * config_.spatial_stride();
@@ -154,7 +175,7 @@ class Run {
   void finish_video(const std::string& path, const TensorView& latent) {
     const HostTensor video = decode_latent(config_, latent, job_.threads);
     auto pictures = pictures_of(video);
-    if (!path.empty()) write_video(path, video, pictures, report_.fps);
+    if (!path.empty()) write_video(path, kind_, video, pictures, report_.fps);
     if (!job_.contact_sheet.empty()) clips_.push_back(std::move(pictures));
   }
 
@@ -166,7 +187,7 @@ class Run {
     if (uses_guidance(sampling_))
       negative = job_.text_embeds.empty() ? sampler.encode_prompt(job_.negative_prompt)
                                           : read_text_rows(job_.text_embeds, "negative_prompt_embeds", config_);
-    if (folder_) fs::create_directories(job_.out);
+    if (folder_) make_parent_folder(job_.out + "/x");
     Progress progress("sample", static_cast<double>(prompts.size()) * static_cast<double>(sampling_.steps), "steps");
     for (const auto& prompt : prompts) {
       const auto start = std::chrono::steady_clock::now();
@@ -197,7 +218,9 @@ class Run {
   void decode_file() {
     // A clip of a latent cache names its tensor `latent`.
     const bool cached = SafetensorsFile::open(job_.decode).find("latent") != nullptr;
-    const HostTensor latent = read_tensor(job_.decode, cached ? "latent" : "latents", 4);
+    const HostTensor latent = read_latent(job_.decode, cached ? "latent" : "latents");
+    if (!std::all_of(latent.f32(), latent.f32() + latent.elements(), [](float x) { return std::isfinite(x); }))
+      throw Error(fmt::format("{}: the latent holds values that are not finite", job_.decode), "make it again; nothing can be seen in this one");
     finish_video(job_.out, latent.view());
     const Shape& s = latent.shape();
     report_.videos.push_back({job_.out, "", 0, 0, (s[1] - 1) * config_.temporal_stride() + 1, s[3] * config_.spatial_stride(),
@@ -217,6 +240,7 @@ class Run {
   SamplingOptions sampling_;
   VideoSamplerOptions options_;
   bool folder_ = false;
+  OutputKind kind_ = OutputKind::kVideoFile;  // of one video
   HostTensor init_;
   SampleReport report_;
   std::vector<HostTensor> latents_;

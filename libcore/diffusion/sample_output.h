@@ -20,7 +20,7 @@ void check_writable(const std::string& path);
 // Makes the folder that `path` lies in, with those above.
 void make_parent_folder(const std::string& path);
 
-// `video` (3, F, H, W) in [−1, 1] and the same as pictures; makes the folder. .safetensors gets tensor `video` (1, 3, F, H, W).
-void write_video(const std::string& path, const HostTensor& video, const std::vector<Picture>& pictures, double fps);
+// `video` (3, F, H, W) in [−1, 1] and the same as pictures; makes the folder. A tensor file gets tensor `video` (1, 3, F, H, W).
+void write_video(const std::string& path, OutputKind kind, const HostTensor& video, const std::vector<Picture>& pictures, double fps);
 
 }  // namespace megaslide

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_cursor.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "base/sha256.h"
 #include "io/wan_names.h"
@@ -72,7 +73,12 @@ ModelDirectory ModelDirectory::open_unchecked(const std::string& path) {
   ModelDirectory d;
   d.path_ = path;
   const std::string manifest_path = path + "/" + kManifestName;
-  d.manifest_ = std::make_shared<ModelManifest>(parse_manifest(read_file(manifest_path), manifest_path));
+  try {
+    d.manifest_ = std::make_shared<ModelManifest>(parse_manifest(read_file(manifest_path), manifest_path));
+  } catch (const Error& e) {
+    if (!e.remedy().empty()) throw;
+    throw Error(e.message(), "the manifest is damaged: copy or make the model directory again", e.kind());
+  }
   return d;
 }
 
@@ -91,6 +97,11 @@ ModelDirectory ModelDirectory::open(const std::string& path) {
   for (int64_t i = -1; i <= d.config().layers; ++i)
     if (!names.count(part_file_name(d.config(), i)))
       throw Error(fmt::format("{}/{}: lists no {}", path, kManifestName, part_file_name(d.config(), i)), "make the model directory again");
+  if (names.count(layer_file_name(d.config().layers)))
+    throw Error(fmt::format("{}/{}: lists {}, but its config has {} layers", path, kManifestName, layer_file_name(d.config().layers), d.config().layers),
+                "make the model directory again");
+  if (!d.manifest_->digest_ok)
+    log_warning("{}/{}: was changed by hand or is damaged: its content differs from its own digest", path, kManifestName);
   return d;
 }
 

@@ -41,7 +41,8 @@ namespace {
 }
 
 std::pair<const std::byte*, size_t> map_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a FIFO would wait for its writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw system_error("open", path, errno, errno == ENOENT ? "check the name" : "");
   struct Close {
     int fd;
@@ -49,7 +50,7 @@ std::pair<const std::byte*, size_t> map_file(const std::string& path) {
   } close_at_end{fd};
   struct stat status;
   if (::fstat(fd, &status) != 0) throw system_error("read", path, errno);
-  if (S_ISDIR(status.st_mode)) throw Error(fmt::format("{}: a folder where a safetensors file is expected", path));
+  if (S_ISDIR(status.st_mode)) throw Error(fmt::format("{}: a folder where a safetensors file is expected", path), "name a file");
   if (!S_ISREG(status.st_mode)) throw Error(fmt::format("{}: not a regular file", path), "copy it to a file first");
   const auto bytes = static_cast<size_t>(status.st_size);
   if (bytes < 8) {
@@ -113,6 +114,16 @@ TensorView SafetensorsFile::view(const std::string& name) const {
   const std::string near = nearest_name(name, names);
   throw Error(fmt::format("{}: holds no tensor {}{}", path(), quote_for_message(name),
                           near.empty() ? "" : "; did you mean " + quote_for_message(near) + "?"));
+}
+
+HostTensor read_f32(const SafetensorsFile& file, const std::string& name) {
+  const TensorView v = file.view(name);
+  try {
+    return HostTensor::f32_from(v);
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}: {}", file.path(), quote_for_message(name), e.message()),
+                e.remedy().empty() ? "store it as F32, BF16 or F16" : e.remedy());
+  }
 }
 
 void SafetensorsFile::drop_pages(const TensorInfo& info) const {

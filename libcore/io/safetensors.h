@@ -43,6 +43,9 @@ class SafetensorsFile {
   std::shared_ptr<const Impl> impl_;
 };
 
+// The tensor as F32. Throws Error naming file and tensor when it is absent or holds no floating-point values.
+HostTensor read_f32(const SafetensorsFile& file, const std::string& name);
+
 // A checkpoint in one or many files: a .safetensors file, an index.json, or a folder that holds either.
 class SafetensorsSource {
  public:

@@ -137,10 +137,17 @@ std::string config_text(const ModelDirectory& model, WanLayout layout) {
   return j.dump(2) + "\n";
 }
 
+// A model directory, the source itself perhaps, holds more than its export: it is never replaced, nor a file of it.
+void spare_model_directory(const std::string& folder, const std::string& out) {
+  if (ModelDirectory::is_one(folder))
+    throw Error(fmt::format("{}: {} is a model directory, which an export does not replace", out, folder), "choose another place for the export");
+}
+
 // An existing folder is replaced only when asked, and when it holds nothing but what an export writes.
 void check_export_folder(const std::string& out, bool replace) {
   std::error_code ec;
   if (!fs::is_directory(out, ec) || fs::is_empty(out, ec)) return;
+  spare_model_directory(out, out);
   if (!replace) throw Error(fmt::format("{} exists and is not empty", out), "choose another folder, or give --overwrite");
   for (const auto& e : fs::directory_iterator(out)) {
     const std::string extension = e.path().extension().string();
@@ -159,6 +166,8 @@ void write_synced(const std::string& path, const std::string& text) {
 }  // namespace
 
 std::vector<std::string> export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
+  if (out.ends_with(".safetensors")) spare_model_directory(parent_directory(out), out);
+  else check_export_folder(out, options.replace);
   const std::vector<Item> items = list_items(model, options);
   int64_t total = 0;
   for (const Item& item : items) total += item.bytes();
@@ -172,7 +181,6 @@ std::vector<std::string> export_checkpoint(const ModelDirectory& model, const st
     target.commit();
     return {out};
   }
-  check_export_folder(out, options.replace);
   AtomicDirectory directory(out, options.replace);
   require_free_space(directory.temporary(), total, "the exported model");
   const auto shards = split_shards(items, options.max_shard_bytes);

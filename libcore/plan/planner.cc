@@ -22,6 +22,10 @@ namespace {
 // What a run adds to the program as it stands at its start: code that oneDNN generates, stacks, allocator slack.
 constexpr int64_t kRuntimeBytes = int64_t{16} << 20;
 
+// The program's own memory at its start is part of the host's total. It differs by 4 MiB between plan-memory and finetune,
+// and by 0.5 MiB from start to start: a host budget that is proposed has to hold for the other program, the next time.
+constexpr int64_t kStartSlack = int64_t{8} << 20;
+
 // Inputs that a sim device never reads.
 MicroBatch unread_batch(const BatchShape& shape) {
   const auto* p = reinterpret_cast<const float*>(uintptr_t{1} << 47);
@@ -64,7 +68,7 @@ void fill_limits(Plan& p, const PlanRequest& r) {
 }
 
 // Two simulated steps bring the pipeline to its steady state; the third is measured.
-Plan simulate(const PlanRequest& r) {
+Plan simulate(const PlanRequest& r, StopToken stop) {
   const Network network = make_wan_network(r.model);
   HostStore store(network, host_store_options(r.run, true));
   const auto device = make_sim_device(sim_device_options(r.run, r.machine, r.trace));
@@ -73,6 +77,7 @@ Plan simulate(const PlanRequest& r) {
   const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
   double begin = 0;
   for (int i = 0; i < 3; ++i) {
+    stop.throw_if_requested();
     begin = device->now();
     device->take_times();
     device->take_trace();
@@ -104,12 +109,15 @@ Plan simulate(const PlanRequest& r) {
   p.host.moments = ledger.moments;
   p.host.gradients = ledger.gradients;
   p.host.pinned = staging_bytes(r.model, r.shapes, r.max_microbatches);
-  p.host.other = kRuntimeBytes + resident_memory().now + r.dataset_bytes;
+  p.host.other = kRuntimeBytes + (r.program_bytes ? r.program_bytes : resident_memory().now) + r.dataset_bytes;
   p.host.device_arena = r.machine.unified ? p.device.peak : 0;
   p.disk.checkpoint = checkpoint_bytes(store);
   fill_limits(p, r);
   return p;
 }
+
+// As a remedy has to fit: also at the next start.
+bool surely_fits(const Plan& p) { return p.fits() && (!p.host_limit || p.host.total() + kStartSlack <= p.host_limit); }
 
 // A change that may make a run fit. `apply` returns false where it changes nothing.
 struct Change {
@@ -143,7 +151,7 @@ bool no_accumulation(PlanRequest& r) {
   return std::exchange(r.max_microbatches, 1) != 1;
 }
 
-std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan) {
+std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop) {
   const Change changes[] = {
       {"stream.slots=2", two_slots},
       {"optimizer.masters=split", split_masters},
@@ -163,33 +171,37 @@ std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& p
   for (const Change& c : changes) {
     PlanRequest alone = request;
     if (!c.apply(alone)) continue;
-    if (const Plan p = simulate(alone); p.fits()) found.push_back({"--set " + c.text, p.step_seconds});
+    if (const Plan p = simulate(alone, stop); surely_fits(p)) found.push_back({"--set " + c.text, p.step_seconds});
     c.apply(all);
     together += (together.empty() ? "--set " : " --set ") + c.text;
     ++applied;
   }
   if (found.empty() && applied > 1)
-    if (const Plan p = simulate(all); p.fits()) found.push_back({together, p.step_seconds});
+    if (const Plan p = simulate(all, stop); surely_fits(p)) found.push_back({together, p.step_seconds});
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
   std::vector<std::string> remedies;
   for (const auto& f : found) remedies.push_back(f.text);
   // The limits themselves, where the run set them and the machine has more.
-  const auto raise = [&](const char* key, int64_t set, int64_t machine, int64_t needed) {
-    if (set && needed > set && (!machine || needed <= machine)) remedies.push_back(fmt::format("--set {}={}", key, needed));
+  std::string raised;
+  size_t settled = 0;
+  const auto raise = [&](const char* key, int64_t set, int64_t machine, int64_t needed, int64_t slack) {
+    if (!set || needed <= set || (machine && needed > machine)) return;
+    const int64_t budget = machine ? std::min(machine, needed + slack) : needed + slack;
+    raised += fmt::format("{}--set {}={}", raised.empty() ? "" : " ", key, budget);
+    ++settled;
   };
-  if (plan.misfits.size() == 1) {
-    raise("stream.device_budget", request.run.stream.device_budget, request.machine.device_memory, plan.device.peak);
-    raise("stream.host_budget", request.run.stream.host_budget, request.machine.host_memory, plan.host.total());
-  }
+  raise("stream.device_budget", request.run.stream.device_budget, request.machine.device_memory, plan.device.peak, 0);
+  raise("stream.host_budget", request.run.stream.host_budget, request.machine.host_memory, plan.host.total(), kStartSlack);
+  if (!raised.empty() && settled == plan.misfits.size()) remedies.push_back(raised);
   return remedies;
 }
 
 // The largest grids of fewer frames, or of smaller pictures, that fit: a hint for encoding the clips again.
-std::vector<std::string> smaller_clips(const PlanRequest& request) {
+std::vector<std::string> smaller_clips(const PlanRequest& request, StopToken stop) {
   const auto fits = [&](auto&& shrink) {
     PlanRequest r = request;
     for (auto& s : r.shapes) shrink(s);
-    return simulate(r).fits();
+    return surely_fits(simulate(r, stop));
   };
   const BatchShape largest = longest(request);
   std::vector<std::string> remedies;
@@ -207,16 +219,21 @@ std::vector<std::string> smaller_clips(const PlanRequest& request) {
     remedies.push_back(fmt::format("--size {}x{} (encode-clips, and then train on that cache)", w * unit, h * unit));
     break;
   }
+  // Neither alone: single pictures, halved until they fit.
+  for (int64_t h = largest.height, w = largest.width; remedies.empty() && h >= 1 && w >= 1; h /= 2, w /= 2) {
+    if (!fits([&](BatchShape& s) { s.frames = 1, s.height = std::min(s.height, h), s.width = std::min(s.width, w); })) continue;
+    remedies.push_back(fmt::format("--num-frames 1 --size {}x{} (encode-clips, and then train on that cache)", w * unit, h * unit));
+  }
   return remedies;
 }
 
 }  // namespace
 
-Plan make_plan(const PlanRequest& request) {
-  Plan plan = simulate(request);
+Plan make_plan(const PlanRequest& request, StopToken stop) {
+  Plan plan = simulate(request, stop);
   if (plan.fits()) return plan;
-  plan.remedies = find_remedies(request, plan);
-  for (auto& remedy : smaller_clips(request)) plan.remedies.push_back(std::move(remedy));
+  plan.remedies = find_remedies(request, plan, stop);
+  for (auto& remedy : smaller_clips(request, stop)) plan.remedies.push_back(std::move(remedy));
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop.h"
 #include "config/machine_config.h"
 #include "config/model_config.h"
 #include "config/run_config.h"
@@ -20,6 +21,7 @@ struct PlanRequest {
   std::vector<BatchShape> sampling = {};  // further ones of samples taken while training
   int max_microbatches = 1;
   int64_t dataset_bytes = 0;        // kept in host memory
+  int64_t program_bytes = 0;        // resident when the program started; 0: what is resident now
   bool trace = false;
 };
 
@@ -54,7 +56,7 @@ struct Plan {
 };
 
 // Plans, and looks for remedies where the run does not fit: each is a change that was itself planned and fits.
-Plan make_plan(const PlanRequest& request);
+Plan make_plan(const PlanRequest& request, StopToken stop = {});
 
 // Clips as the command line describes them; 0: the model's default.
 struct ClipSize {

@@ -16,7 +16,8 @@ HostTensor::HostTensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::mo
   bytes_ = element_count(shape_) * dtype_bits(dtype) / 8;
   const size_t rounded = (static_cast<size_t>(bytes_) + 63) / 64 * 64 + (bytes_ == 0 ? 64 : 0);
   auto* p = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
-  if (!p) throw Error(fmt::format("out of host memory: a tensor {} needs {} bytes", to_string(shape_), rounded));
+  if (!p) throw Error(fmt::format("out of host memory: a tensor {} needs {} bytes", to_string(shape_), rounded),
+                      "use a smaller size, fewer frames or a smaller batch, or a machine with more memory");
   std::memset(p, 0, rounded);
   data_.reset(p);
 }

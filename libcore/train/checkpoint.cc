@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "io/state_hash.h"
@@ -22,6 +23,30 @@ std::string generator_text(const RunState& state) { return fmt::format("philox4x
 
 bool is_step_name(const std::string& name) {
   return name.size() >= 13 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
+
+// Checkpoints of `directory`, the oldest first.
+std::vector<std::string> checkpoints_in(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code ec;
+  for (auto e = fs::directory_iterator(directory, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
+    if (is_step_name(e->path().filename().string()) && ModelDirectory::is_one(e->path().string())) paths.push_back(e->path().string());
+  if (ec) throw system_error("list", directory, ec.value());
+  // Eight digits, or more where they do not suffice: a longer name is a higher step.
+  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) < std::pair(b.size(), b); });
+  return paths;
+}
+
+// What to do where the checkpoint `path` cannot be used.
+std::string older_remedy(const std::string& path) {
+  std::string older;
+  const std::string name = fs::path(path).filename().string();
+  std::error_code ec;
+  if (is_step_name(name) && fs::is_directory(path, ec))
+    for (const auto& p : checkpoints_in(parent_directory(path)))
+      if (const std::string other = fs::path(p).filename().string(); std::pair(other.size(), other) < std::pair(name.size(), name)) older = p;
+  return older.empty() ? "give another checkpoint with --resume, or start again in another output.output_dir"
+                       : fmt::format("resume from an older one: --resume {}", older);
 }
 
 // One tensor of a module's file and where its bytes lie.
@@ -74,6 +99,9 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
   const auto whole = [&](const char* key) { return j.contains(key) && j[key].is_number_integer(); };
   if (!j.is_object() || !whole("step") || !whole("train_step") || !whole("seed") || !j.contains("config") || !j["config"].is_array())
     throw Error(source + ": the manifest holds no training state", "give a checkpoint folder (OUTPUT/checkpoints/step-…)");
+  for (const char* key : {"step", "train_step", "seed"})
+    if (!j[key].is_number_unsigned() || j[key].get<uint64_t>() > uint64_t{INT64_MAX})
+      throw Error(fmt::format("{}: the training state's {} is {}", source, key, j[key].dump()), older_remedy(source));
   RunState s;
   s.updates = j["step"].get<int64_t>();
   s.step = j["train_step"].get<int64_t>();
@@ -95,7 +123,12 @@ CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(
   std::error_code ec;
   fs::create_directories(directory_, ec);
   if (ec) throw system_error("create", directory_, ec.value(), "choose another output.output_dir, or make it writable");
-  for (const auto& e : fs::directory_iterator(directory_)) {
+  if (fs::symlink_status(output_dir_ + "/latest", ec).type() == fs::file_type::directory)
+    throw Error(output_dir_ + "/latest: a folder where the link to the newest checkpoint goes", "move it away, or choose another output.output_dir");
+  std::vector<fs::directory_entry> entries;
+  for (auto e = fs::directory_iterator(directory_, ec); !ec && e != fs::directory_iterator(); e.increment(ec)) entries.push_back(*e);
+  if (ec) throw system_error("list", directory_, ec.value());
+  for (const auto& e : entries) {
     const std::string name = e.path().filename().string();
     if (!name.starts_with("step-") || name.find(".tmp") == std::string::npos) continue;
     log_warning("{}: an unfinished checkpoint, left by a run that was killed: removed", e.path().string());
@@ -103,16 +136,7 @@ CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(
   }
 }
 
-std::vector<std::string> CheckpointFolder::all() const {
-  std::vector<std::string> paths;
-  std::error_code ec;
-  for (auto e = fs::directory_iterator(directory_, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
-    if (is_step_name(e->path().filename().string()) && ModelDirectory::is_one(e->path().string())) paths.push_back(e->path().string());
-  if (ec) throw system_error("list", directory_, ec.value());
-  // Eight digits, or more where they do not suffice: a longer name is a higher step.
-  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) < std::pair(b.size(), b); });
-  return paths;
-}
+std::vector<std::string> CheckpointFolder::all() const { return checkpoints_in(directory_); }
 
 std::optional<std::string> CheckpointFolder::latest() const {
   const auto paths = all();
@@ -163,14 +187,27 @@ void CheckpointFolder::rotate(const std::string& newest, int64_t limit) const {
   }
 }
 
+ModelDirectory open_checkpoint(const std::string& path) {
+  std::error_code ec;
+  if (!ModelDirectory::is_one(path) && !is_step_name(fs::path(path).filename().string()))
+    throw Error(fmt::format("{}: {}", path, fs::exists(path, ec) ? "not a checkpoint: it has no manifest.json" : "no such checkpoint"),
+                "give latest, none, or one of OUTPUT/checkpoints/step-…");
+  try {
+    const ModelDirectory directory = ModelDirectory::open(path);
+    if (directory.is_checkpoint()) return directory;
+  } catch (const Error& e) {
+    throw Error(e.message(), older_remedy(path));
+  }
+  throw Error(path + ": a model, not a checkpoint", "give latest, none, or one of OUTPUT/checkpoints/step-…");
+}
+
 RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool) {
-  const ModelDirectory directory = ModelDirectory::open(path);
-  if (!directory.is_checkpoint()) throw Error(path + ": a model, not a checkpoint", "give one of OUTPUT/checkpoints/step-…");
+  const ModelDirectory directory = open_checkpoint(path);
   const auto differences = directory.verify(pool);
   if (!differences.empty()) {
     std::string text = path + ": the checkpoint is damaged:";
     for (const auto& d : differences) text += fmt::format("\n  {}: {}", d.name, d.what);
-    throw Error(text, "resume from an older one: --resume OUTPUT/checkpoints/step-…");
+    throw Error(text, older_remedy(path));
   }
   load_state(store, directory, pool, true);
   return parse_run_state(directory.manifest().state, path);

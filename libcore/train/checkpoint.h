@@ -45,6 +45,9 @@ class CheckpointFolder {
   std::string output_dir_, directory_;
 };
 
+// Throws Error that says which checkpoint to use instead where this is none, or a damaged one.
+ModelDirectory open_checkpoint(const std::string& path);
+
 // Hashes and loads. Throws Error naming every file that differs.
 RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool);
 

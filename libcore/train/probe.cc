@@ -19,9 +19,9 @@ struct ProbeBatch {
 ProbeBatch read_batch(const std::string& path, const ModelConfig& config) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   ProbeBatch b;
-  b.latent = HostTensor::f32_from(file.view("latent"));
-  b.timesteps = HostTensor::f32_from(file.view("timesteps"));
-  b.text = HostTensor::f32_from(file.view("text"));
+  b.latent = read_f32(file, "latent");
+  b.timesteps = read_f32(file, "timesteps");
+  b.text = read_f32(file, "text");
   const Shape &x = b.latent.shape(), &text = b.text.shape();
   if (x.size() != 5 || x[1] != config.in_channels || text.size() != 3 || text[0] != x[0] || text[2] != config.text_dim ||
       b.timesteps.shape() != Shape{x[0]})
@@ -29,7 +29,7 @@ ProbeBatch read_batch(const std::string& path, const ModelConfig& config) {
                             to_string(b.timesteps.shape()), to_string(text)),
                 fmt::format("latent [B,{},T,h,w], timesteps [B], text [B,S,{}]", config.in_channels, config.text_dim));
   b.shape = batch_shape_of({x[1], x[2], x[3], x[4]}, x[0], text[1], path);
-  if (file.find("target")) b.target = HostTensor::f32_from(file.view("target"));
+  if (file.find("target")) b.target = read_f32(file, "target");
   const Shape out{x[0], config.out_channels, x[2], x[3], x[4]};
   if (!b.target.empty() && b.target.shape() != out)
     throw Error(fmt::format("{}: target is {}, the model's output {}", path, to_string(b.target.shape()), to_string(out)));

@@ -55,7 +55,7 @@ void sample_in_training(const SampleContext& c, int64_t step, const StopToken& s
     const HostTensor text = encode_text(c.config, named.prompt);
     sample_latent(c.device, c.pipeline, {shape, x, floats(text), floats(negative)}, o.sampling, stop);
     const HostTensor video = decode_latent(c.config, latent.view(), c.threads);
-    write_video(folder + "/" + named.stem + ".mp4", video, pictures_of(video), c.config.fps);
+    write_video(folder + "/" + named.stem + ".mp4", OutputKind::kVideoFile, video, pictures_of(video), c.config.fps);
   }
   log_info("samples of step {}: {}", step, folder);
 }

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "config/load.h"
+#include "config/nearest.h"
 #include "io/open_model.h"
 #include "model/wan.h"
 #include "train/checkpoint.h"
@@ -123,8 +124,19 @@ class Trainer {
     return lines;
   }
 
+  void check_allowed_changes() const {
+    const auto keys = run_config_keys();
+    for (const std::string& key : options_.allowed_changes) {
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+      const std::string near = nearest_name(key, keys);
+      throw usage_error(fmt::format("--allow-config-change {}: no such key{}", key, near.empty() ? "" : fmt::format("; did you mean {}?", near)),
+                        "man megaslide-config lists the keys");
+    }
+  }
+
   // Weights of the model, or the state of a checkpoint.
   void load() {
+    check_allowed_changes();
     const std::string& resume = run_.output.resume_from_checkpoint;
     std::optional<std::string> from;
     if (resume == "latest") from = checkpoints_.latest();
@@ -136,7 +148,7 @@ class Trainer {
       load_state(store_, model_.directory(), pool_, false);
       return;
     }
-    const ModelDirectory directory = ModelDirectory::open(*from);
+    const ModelDirectory directory = open_checkpoint(*from);
     const RunState found = parse_run_state(directory.manifest().state, *from);
     refuse_changes(*from, found);
     // Configuration and seed stay this run's: they may differ where a change was allowed.

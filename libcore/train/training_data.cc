@@ -23,6 +23,9 @@ BatchShape batch_shape_of(const Shape& latent, int64_t batch, int64_t context_ro
   if (latent.size() != 4 || latent[2] % 2 != 0 || latent[3] % 2 != 0)
     throw Error(fmt::format("{}: a latent [C, T, h, w] with even h and w is needed, this one is {}", what, to_string(latent)),
                 "encode the clips again with a --size whose sides are multiples of twice the codec's stride");
+  if (batch < 1 || context_rows < 1 || std::any_of(latent.begin(), latent.end(), [](int64_t n) { return n < 1; }))
+    throw Error(fmt::format("{}: nothing to compute on: {} samples of {} with {} text rows", what, batch, to_string(latent), context_rows),
+                "every size must be at least 1");
   return {batch, latent[1], latent[2] / 2, latent[3] / 2, context_rows};
 }
 
@@ -61,6 +64,8 @@ class CacheData final : public TrainingData {
     for (size_t i = 0; i < cache_.size(); ++i) {
       require_channels(cache_.info(i).latent, model, cache_.info(i).path);
       clips_.push_back(cache_.clip(i));
+      require_intact(clips_.back());
+      require_text_of(clips_.back(), model);
       bytes_ += clips_.back().latent.bytes() + clips_.back().text.bytes();
     }
     hold_out();
@@ -211,6 +216,9 @@ class ReplayData final : public TrainingData {
     HostBatch b = empty_batch(shape_of(step, micro), model_);
     const HostTensor x0 = read(step, micro, "x0", b.latent.shape()), noise = read(step, micro, "noise", b.latent.shape());
     const HostTensor sigma = read(step, micro, "sigma", {b.shape.batch});
+    for (int64_t i = 0; i < b.shape.batch; ++i)
+      if (const float s = sigma.f32()[i]; !(s >= 0 && s <= 1))
+        throw Error(fmt::format("{}: {} holds {}", path_, name(step, micro, "sigma"), s), "a noise level lies in 0..1");
     b.text = read(step, micro, "text", b.text.shape());
     const auto n = static_cast<size_t>(x0.elements() / b.shape.batch);
     for (int64_t i = 0; i < b.shape.batch; ++i) {
@@ -243,7 +251,7 @@ class ReplayData final : public TrainingData {
     const TensorView v = file_.view(name(step, micro, what));
     if (v.shape != shape)
       throw Error(fmt::format("{}: {} is {}, expected {}", path_, name(step, micro, what), to_string(v.shape), to_string(shape)));
-    return HostTensor::f32_from(v);
+    return read_f32(file_, name(step, micro, what));
   }
 
   const ModelConfig model_;

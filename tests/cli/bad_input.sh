@@ -119,6 +119,20 @@ for target in run.yaml/inside /proc/nothing; do
 done
 [[ -f run.yaml ]] || fail "run.yaml is gone"
 
+# A model directory is not replaced by its own export, nor a file of it
+for out in model model/head.safetensors; do
+  run shard-weights --export wan model -o "$out" --overwrite
+  expect 1 out '' err 'is a model directory, which an export does not replace'
+done
+run shard-weights --verify model
+expect 0
+# Links that lead nowhere
+ln -s loop loop
+run plan-memory --model loop
+expect 1 out '' err 'loop: Too many levels of symbolic links' err 'remedy: '
+run sample-video model --prompt x -o loop/x.mp4
+expect 2 out '' err 'loop is not a folder'
+
 # A device that is not in this build, one that computes nothing
 for command in "finetune run.yaml" "sample-video model --prompt x -o x.mp4 --num-frames 5 --steps 1"; do
   # shellcheck disable=SC2086  # words on purpose
@@ -139,6 +153,17 @@ run plan-memory --run run.yaml --set "$remedy"
 expect 0
 run finetune run.yaml --set "$remedy" -q
 expect 0 err ''
+# What one program proposes has to fit in the other too, whose own memory differs
+run plan-memory --run run.yaml --set stream.host_budget=1MB
+expect 3 out '--set stream\.host_budget=[0-9]+'
+remedy=$(grep -oE 'stream\.host_budget=[0-9]+' <<<"$out" | head -n 1)
+run finetune run.yaml --set "$remedy" --set output.output_dir=fits -q
+expect 0 err ''
+run finetune run.yaml --set stream.host_budget=1MB --set stream.device_budget=1MB
+expect 3 out '' err '--set stream\.device_budget=[0-9]+ --set stream\.host_budget=[0-9]+$'
+read -ra remedies <<<"$(grep -oE -- '--set stream\.device_budget=[0-9]+ --set stream\.host_budget=[0-9]+$' <<<"$err")"
+run plan-memory --run run.yaml "${remedies[@]}"
+expect 0
 
 # Lines for the next program, and only those, on standard output; a reader that leaves
 run bash -c "shard-weights --info model --json 2>/dev/null | head -c 10"
@@ -154,6 +179,8 @@ expect 1 err 'No space left on device'
 # The same configuration again has nothing to do; another is refused with the keys that differ
 run finetune run.yaml -q
 expect 0
+run finetune run.yaml --allow-config-change train.sed
+expect 2 out '' err 'train\.sed: no such key; did you mean train\.seed\?'
 run finetune run.yaml --set train.seed=5
 expect 2 out '' err 'train\.seed: was 0, is 5'
 finish

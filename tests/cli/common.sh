@@ -35,6 +35,8 @@ run "$probe" one two
 expect 2 err "unexpected argument 'two'"
 run "$probe" --lines
 expect 2 err '--lines'
+run "$probe" --lines 1 --lines 2
+expect 2 err '^probe: error: --lines: given more than once$'
 run "$probe" --lines 0x10
 expect 2 err 'expected an integer from 0 to 1000000000, got "0x10"'
 for value in 010 1e3 -1 '' 1.5 99999999999999999999; do

@@ -127,6 +127,11 @@ TEST_F(Encode, DamagedEntriesAreMadeAgain) {
   EXPECT_THROW(LatentCache::open(cache()).clip(0), Error);
   EXPECT_EQ(run().encoded, 1);
   EXPECT_EQ(read_file(file), whole);
+  put(file, whole.substr(0, whole.size() - 1) + static_cast<char>(whole.back() ^ 1));
+  EXPECT_THROW(require_intact(LatentCache::open(cache()).clip(0)), Error) << "one bit";
+  EXPECT_EQ(run().encoded, 1);
+  EXPECT_EQ(read_file(file), whole);
+  EXPECT_NO_THROW(require_intact(LatentCache::open(cache()).clip(0)));
   fs::remove(file);
   EXPECT_THROW(LatentCache::open(cache()), Error);
   EXPECT_EQ(run().encoded, 1);

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -153,6 +154,46 @@ TEST_F(SampleJobs, Refusals) {
   j = job({}, "x.mp4");
   j.text_embeds = folder_ + "/model/embed.safetensors";
   refused(j, "negative_prompt_embeds");
+  j = job({"a"}, "same.safetensors");
+  j.latents_out = folder_ + "/./same.safetensors";
+  refused(j, "-o and --latents-out name the same file");
+  j = job({"a"}, "");
+  j.out = "-";
+  refused(j, "do not go to standard output");
+}
+
+TEST_F(SampleJobs, StoredLatentsWithoutSense) {
+  const auto refused = [](const HostTensor& latent, const std::string& part) {
+    write_safetensors(folder_ + "/bad.safetensors", {{"latents", latent.view()}});
+    for (const bool decode : {true, false}) {
+      SampleJob j = job(decode ? std::vector<std::string>{} : std::vector<std::string>{"a"}, "bad.mp4");
+      (decode ? j.decode : j.init_latents) = folder_ + "/bad.safetensors";
+      try {
+        run_sample_job(j, {});
+        ADD_FAILURE() << "accepted; expected '" << part << "'";
+      } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      }
+      EXPECT_FALSE(fs::exists(folder_ + "/bad.mp4"));
+    }
+  };
+  refused(HostTensor(DType::kF32, {1, 16, 0, 4, 4}), "bad.safetensors: latents is [16, 0, 4, 4]: empty");
+  refused(HostTensor(DType::kI32, {1, 16, 1, 4, 4}), "bad.safetensors: \"latents\": cannot convert I32 to F32");
+  HostTensor nan(DType::kF32, {1, 16, 1, 4, 4});
+  nan.f32()[7] = std::nanf("");
+  refused(nan, "not finite");
+}
+
+TEST_F(SampleJobs, FoldersOfPicturesMayHaveDotsInTheirNames) {
+  SampleJob j = job({"a dog. it runs", "../up"}, "dots");
+  j.format = "png";
+  const auto report = run_sample_job(j, {});
+  ASSERT_EQ(report.videos.size(), 2u);
+  EXPECT_EQ(report.videos[0].path, folder_ + "/dots/a dog. it runs-0");
+  for (const auto& v : report.videos) EXPECT_TRUE(fs::exists(v.path + "/frame_00004.png")) << v.path;
+  fs::create_directories(folder_ + "/one.two");
+  run_sample_job(job({"a"}, "one.two"), {});
+  EXPECT_TRUE(fs::exists(folder_ + "/one.two/frame_00004.png"));
 }
 
 TEST_F(SampleJobs, AnUnusedNegativePromptIsReported) {

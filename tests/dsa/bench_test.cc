@@ -1,10 +1,15 @@
 // The measuring half of bench-dsa.
 #include "attention_check/bench.h"
 
+#include <filesystem>
+#include <fstream>
+#include <tuple>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "attention_check/peak_memory.h"
+#include "attention_check/stored_case.h"
 #include "base/error.h"
 
 namespace megaslide {
@@ -46,6 +51,29 @@ TEST(Bench, mistakes_are_usage_errors) {
   EXPECT_EQ(parse_reach("0,2.5,3"), (std::array<double, 3>{0, 2.5, 3}));
   for (const char* text : {"", "1", "1,2", "1,2,3,4", "1,2,x", "-1,2,2", "1,2,2 ", "1,,2", "nan,1,1", "1e9,1,1"})
     EXPECT_THROW(parse_reach(text), Error) << text;
+}
+
+TEST(StoredCase, what_is_no_case_is_named) {
+  const std::string folder = ::testing::TempDir() + "megaslide-cases";
+  std::filesystem::create_directories(folder + "/folder.json");
+  const auto error = [&](const std::string& name, const std::string& text) {
+    if (!text.empty()) std::ofstream(folder + "/" + name) << text;
+    try {
+      load_stored_case(folder + "/none.safetensors", folder + "/" + name);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  for (const auto& [name, text, part] : {std::tuple("folder.json", "", "folder.json: Is a directory"), {"none.json", "", "No such file"},
+                                         {"cut.json", "{\"kind\": ", "cut.json:1:10: not valid JSON"}, {"list.json", "[]", "list.json: no JSON object"},
+                                         {"kind.json", "{\"kind\": 3, \"batch\": -1}", "\"batch\" is -1"},
+                                         {"binary.json", "\x8f\xff", "binary.json:1:1: not valid UTF-8"}}) {
+    const std::string what = error(name, text);
+    EXPECT_NE(what.find(part), std::string::npos) << what;
+    EXPECT_NE(what.find("remedy: "), std::string::npos) << what;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

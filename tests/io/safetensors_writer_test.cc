@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/mount.h>
 
 #include <cstring>
@@ -77,6 +78,17 @@ TEST(SafetensorsFile, MissingTensorNamesTheNearest) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(e.message().find("did you mean \"blocks.0.norm2.weight\"?"), std::string::npos) << e.message();
+  }
+}
+
+TEST(SafetensorsFile, AFifoIsRefusedWithoutWaitingForItsWriter) {
+  TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  try {
+    SafetensorsFile::open(folder / "pipe");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(e.message().find("pipe: not a regular file"), std::string::npos) << e.message();
   }
 }
 

@@ -320,6 +320,11 @@ TEST_F(ShardTest, OverwritingIsAsked) {
   expect_contains(error_of([&] { export_checkpoint(model, folder_ / "photos", {.replace = true}); }), "such as a.jpg");
   expect_contains(error_of([&] { export_checkpoint(model, folder_ / "photos", {}); }), "--overwrite");
   EXPECT_EQ(read_file(folder_ / "photos/a.jpg"), "x");
+  // Not even when asked: an export holds less than a model directory.
+  for (const char* out : {"m", "m/", "m/layer-000.safetensors"})
+    expect_contains(error_of([&] { export_checkpoint(model, folder_ / out, {.replace = true}); }), "is a model directory, which an export does not replace");
+  EXPECT_TRUE(model.verify(pool_).empty());
+  for (int i = 0; i < 2; ++i) export_checkpoint(model, folder_ / "exported", {.replace = true});
 }
 
 TEST_F(ShardTest, OffsetNetsComeAndGo) {
@@ -467,6 +472,8 @@ TEST_F(ShardTest, ManifestIsReadStrictly) {
   expect_contains(with("\"version\": 1", "\"version\": 2"), "format version 2");
   expect_contains(with("megaslide-model", "other"), "not the manifest of a MegaSlide model");
   expect_contains(with("\"layers\": 2", "\"layers\": 3"), "lists no layer-002.safetensors");
+  expect_contains(with("\"layers\": 2", "\"layers\": 1"), "lists layer-001.safetensors, but its config has 1 layers");
+  expect_contains(with("\"layers\": 2", "\"layers\": 1"), "remedy: ");
   expect_contains(with("\"ffn_dim\": 32", "\"ffn_dim\": 32, \"ffn_dim\": 32"), "duplicate key");
   std::ofstream(file) << good.substr(0, good.size() / 2);
   expect_contains(error_of([&] { ModelDirectory::open(path); }), "not valid JSON");

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <new>
 
 #include <CLI/CLI.hpp>
@@ -60,6 +61,7 @@ Error command_line_error(const CLI::App& app, const ToolInfo& info, const CLI::P
       break;
     }
   }
+  if (const auto at = message.find(": At Most 1 required but received"); at != std::string::npos) message.replace(at, std::string::npos, ": given more than once");
   return usage_error(message, remedy);
 }
 
@@ -126,6 +128,9 @@ int guarded_run(int argc, char** argv, const ToolInfo& info, const std::function
     return static_cast<int>(e.kind());
   } catch (const std::bad_alloc&) {
     print_error("out of memory\n  remedy: use a smaller size or a machine with more memory; plan-memory tells what is needed");
+  } catch (const std::filesystem::filesystem_error& e) {
+    const std::string path = e.path1().string();
+    print_error(system_error("use", path, e.code().value(), "check the path and its permissions").what());
   } catch (const std::exception& e) {
     print_error(fmt::format("unexpected: {}", e.what()));
   }
@@ -154,7 +159,7 @@ std::string read_text_argument(const std::string& path, int64_t limit) {
   }
   if (path != "-") ::close(fd);
   if (failure != 0) throw system_error("read", shown, failure);
-  if (static_cast<int64_t>(text.size()) > limit) throw Error(fmt::format("{}: larger than {} bytes", shown, limit));
+  if (static_cast<int64_t>(text.size()) > limit) throw Error(fmt::format("{}: larger than {} bytes", shown, limit), "check the path");
   return text;
 }
 
