@@ -38,12 +38,12 @@ void declare(CLI::App& app, Options& o) {
   add_number(app, "--fps", o.fps, 0.01, 1000, "Re-time to this rate; default: each clip's own")->group("Selection");
 }
 
-int encode(Tool& tool, Options& o, const ModelConfig& model, ThreadPool& pool) {
+int encode(Tool& tool, Options& o, const ModelParts& model, ThreadPool& pool) {
   if (o.run.datasets.empty() || o.out.empty()) throw usage_error("nothing to do: give DATASET and -o CACHE", "see encode-clips --help");
   o.run.cache = o.out;
   o.run.thumbnails = o.report.empty() ? 0 : 8;
   const std::string buckets = o.buckets.empty() ? "" : read_text_argument(o.buckets);
-  o.run.rule = make_selection_rule(model, o.width, o.height, o.num_frames, o.fps, buckets, o.buckets);
+  o.run.rule = make_selection_rule(model.config, o.width, o.height, o.num_frames, o.fps, buckets, o.buckets);
   const EncodeReport report = encode_dataset(o.run, model, pool, tool.stop);
   if (!o.report.empty()) write_file_atomic(o.report, report_html(report, o.run.datasets.front()));
   tool.write(tool.flags.json ? report_json(report) + "\n" : report_text(report));
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
                                    "encode-clips --text \"a green tree\" --model tiny -o text.safetensors --json"},
                       .flags = kThreadsFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) { declare(app, o); }, [&](Tool& tool) {
-    const ModelConfig model = model_config_of(o.model);
+    const ModelParts model = open_parts(o.model);
     ThreadPool pool(tool.flags.threads);
     if (o.tensor.empty() && o.texts.empty()) return encode(tool, o, model, pool);
     if (!o.run.datasets.empty() || (!o.tensor.empty() && !o.texts.empty()))
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
       encode_tensor_file(o.tensor, o.out, model, pool);
       return 0;
     }
-    if (const std::string json = encode_texts(o.texts, o.out, model); tool.flags.json || o.out.empty()) tool.write(json + "\n");
+    if (const std::string json = encode_texts(o.texts, o.out, model, pool); tool.flags.json || o.out.empty()) tool.write(json + "\n");
     return 0;
   });
 }

@@ -85,8 +85,24 @@ const char* dsa_mode_name(DsaMode m) {
   return "?";
 }
 
-const char* codec_kind_name(CodecKind k) { return k == CodecKind::kHaar ? "haar" : "none"; }
-const char* text_encoder_kind_name(TextEncoderKind k) { return k == TextEncoderKind::kHashedNgram ? "hashed-ngram" : "none"; }
+const char* codec_kind_name(CodecKind k) {
+  switch (k) {
+    case CodecKind::kNone: return "none";
+    case CodecKind::kHaar: return "haar";
+    case CodecKind::kWan21Vae: return "wan2.1-vae";
+    case CodecKind::kWan22Vae: return "wan2.2-vae";
+  }
+  return "?";
+}
+
+const char* text_encoder_kind_name(TextEncoderKind k) {
+  switch (k) {
+    case TextEncoderKind::kNone: return "none";
+    case TextEncoderKind::kHashedNgram: return "hashed-ngram";
+    case TextEncoderKind::kUmt5: return "umt5";
+  }
+  return "?";
+}
 
 int64_t parameter_count(const ModelConfig& c) {
   const int64_t d = c.dim, f = c.ffn_dim;
@@ -124,6 +140,8 @@ std::vector<std::string> model_config_errors(const ModelConfig& c) {
   }
   f.require(c.codec != CodecKind::kHaar || (c.in_channels == 16 && c.out_channels == 16),
             "codec: haar has 16 latent channels, but in_channels is {} and out_channels is {}", c.in_channels, c.out_channels);
+  f.require(c.boundary >= 0 && c.boundary < 1, "boundary: expected a number >= 0 and < 1, got {}", c.boundary);
+  f.require(c.guidance_scale_2 >= 0 && c.guidance_scale_2 <= 100, "guidance_scale_2: expected a number from 0 to 100, got {}", c.guidance_scale_2);
   check_attention(c, f);
   check_sampling_defaults(c, f);
   return f.lines();

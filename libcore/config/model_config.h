@@ -28,9 +28,10 @@ struct AttentionConfig {
   AttentionKind of_layer(int64_t layer) const { return per_layer.empty() ? kind : per_layer[static_cast<size_t>(layer)]; }
 };
 
-// The codec and the text encoder that go with the transformer.
-enum class CodecKind { kNone, kHaar };
-enum class TextEncoderKind { kNone, kHashedNgram };
+// The codec and the text encoder that go with the transformer. The VAEs and UMT5 have weights of their own, in the folders
+// vae/, text_encoder/ and tokenizer/ beside the transformer's.
+enum class CodecKind { kNone, kHaar, kWan21Vae, kWan22Vae };
+enum class TextEncoderKind { kNone, kHashedNgram, kUmt5 };
 
 struct ModelConfig {
   std::string name = "custom";
@@ -51,17 +52,20 @@ struct ModelConfig {
   double fps = 16;
   int64_t steps = 50;
   double flow_shift = 5, guidance_scale = 5;
+  // Two networks by noise level (Wan 2.2 A14B): the first serves timesteps t ≥ 1000·boundary, the second those below,
+  // with a guidance of its own. 0: one network.
+  double boundary = 0, guidance_scale_2 = 0;
 
   int64_t head_dim() const { return dim / heads; }
-  // Pixels a latent cell and frames a latent frame: 4 and 4 for the Haar codec, 8 and 4 for Wan 2.1.
-  int64_t spatial_stride() const { return codec == CodecKind::kHaar ? 4 : 8; }
+  // Pixels a latent cell and frames a latent frame.
+  int64_t spatial_stride() const { return codec == CodecKind::kHaar ? 4 : codec == CodecKind::kWan22Vae ? 16 : 8; }
   int64_t temporal_stride() const { return 4; }
 };
 
 const char* attention_kind_name(AttentionKind k);  // "dense", "dense-materialised", "window", "dsa"
 const char* dsa_mode_name(DsaMode m);
-const char* codec_kind_name(CodecKind k);               // "none", "haar"
-const char* text_encoder_kind_name(TextEncoderKind k);  // "none", "hashed-ngram"
+const char* codec_kind_name(CodecKind k);               // "none", "haar", "wan2.1-vae", "wan2.2-vae"
+const char* text_encoder_kind_name(TextEncoderKind k);  // "none", "hashed-ngram", "umt5"
 
 // Parameters of the whole network, offset nets included (closed form of spec wan.md A.1 and dsa.md §1).
 int64_t parameter_count(const ModelConfig& c);

@@ -168,14 +168,16 @@ Schema model_schema(ModelConfig& c) {
   s.choice("dsa.mode", c.attention.dsa.mode, dsa_mode_words());
   s.integer("dsa.groups", c.attention.dsa.groups, 1, 4096);
   s.integers("window", c.attention.window, 1, 1024);
-  s.choice<CodecKind>("codec", c.codec, {{"none", CodecKind::kNone}, {"haar", CodecKind::kHaar}});
-  s.choice<TextEncoderKind>("text_encoder", c.text_encoder, {{"none", TextEncoderKind::kNone}, {"hashed-ngram", TextEncoderKind::kHashedNgram}});
+  s.choice<CodecKind>("codec", c.codec, {{"none", CodecKind::kNone}, {"haar", CodecKind::kHaar}, {"wan2.1-vae", CodecKind::kWan21Vae}, {"wan2.2-vae", CodecKind::kWan22Vae}});
+  s.choice<TextEncoderKind>("text_encoder", c.text_encoder, {{"none", TextEncoderKind::kNone}, {"hashed-ngram", TextEncoderKind::kHashedNgram}, {"umt5", TextEncoderKind::kUmt5}});
   s.integer("num_frames", c.num_frames, 1, 65536);
   s.size("size", c.width, c.height, false);
   s.number("fps", c.fps, above(0, 1000));
   s.integer("steps", c.steps, 1, 1000);
   s.number("flow_shift", c.flow_shift, above(0, 100));
   s.number("guidance_scale", c.guidance_scale, between(0, 100));
+  s.number("boundary", c.boundary, between(0, 0.999));
+  s.number("guidance_scale_2", c.guidance_scale_2, between(0, 100));
   return s;
 }
 

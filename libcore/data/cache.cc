@@ -66,7 +66,7 @@ CachedClip parse_clip(const nlohmann::json& json, const std::string& source) {
 
 }  // namespace
 
-CacheIdentity cache_identity(const ModelConfig& model) { return {make_codec(model)->identity(), make_text_encoder(model)->identity()}; }
+CacheIdentity cache_identity(const ModelParts& parts) { return {codec_identity(parts), text_encoder_identity(parts)}; }
 
 LatentCache LatentCache::open(const std::string& dir) {
   std::error_code ignored;
@@ -118,11 +118,11 @@ LatentCache::Clip LatentCache::clip(size_t i) const {
   return c;
 }
 
-void LatentCache::require_model(const ModelConfig& model) const {
-  const CacheIdentity wanted = cache_identity(model);
+void LatentCache::require_model(const ModelParts& parts) const {
+  const CacheIdentity wanted = cache_identity(parts);
   const auto require = [&](const char* what, const std::string& has, const std::string& wants) {
     if (has != wants)
-      throw Error(fmt::format("{}: made for {} \"{}\", but the model \"{}\" uses \"{}\"", dir_, what, has, model.name, wants),
+      throw Error(fmt::format("{}: made for {} \"{}\", but the model \"{}\" uses \"{}\"", dir_, what, has, parts.config.name, wants),
                   "run encode-clips with this model into a new folder");
   };
   require("the codec", identity_.codec, wanted.codec);

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
 #include "io/safetensors.h"
+#include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -37,7 +37,7 @@ struct CachedClip {
 struct CacheIdentity {
   std::string codec, text_encoder;
 };
-CacheIdentity cache_identity(const ModelConfig& model);
+CacheIdentity cache_identity(const ModelParts& parts);
 
 class LatentCache {
  public:
@@ -58,7 +58,7 @@ class LatentCache {
   Clip clip(size_t i) const;
 
   // Error naming both identities when the cache was made for another codec or text encoder than the model's.
-  void require_model(const ModelConfig& model) const;
+  void require_model(const ModelParts& parts) const;
 
   // Clips of one latent shape, in the cache's order; shapes ascending.
   struct Bucket {

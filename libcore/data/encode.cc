@@ -59,8 +59,8 @@ struct Work {
 
 class Run {
  public:
-  Run(const EncodeOptions& options, const ModelConfig& model, ThreadPool& pool, StopToken stop)
-      : options_(options), pool_(pool), stop_(stop), codec_(make_codec(model)), text_(make_text_encoder(model)) {}
+  Run(const EncodeOptions& options, const ModelParts& parts, ThreadPool& pool, StopToken stop)
+      : options_(options), pool_(pool), stop_(stop), codec_(make_codec(parts)), text_(make_text_encoder(parts)) {}
 
   EncodeReport run() {
     Dataset dataset = read_datasets(options_.datasets, options_.dataset);
@@ -188,7 +188,7 @@ class Run {
   }
 
   void write(Work& w, const TensorView& latent) {
-    const EncodedText text = text_->encode(w.entry->caption);
+    const EncodedText text = text_->encode(pool_, w.entry->caption);
     if (text.cut > 0) log_warning("{}: the caption's last {} words are left out: the model takes {}", w.report.path, text.cut, text.ids.size());
     write_cached_clip(options_.cache, w.cached.key, latent, text.rows.view(),
                       {{"facts", w.report.facts.to_json().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)}, {"format", "pt"}});
@@ -287,8 +287,8 @@ SelectionRule make_selection_rule(const ModelConfig& model, int64_t width, int64
   return rule;
 }
 
-EncodeReport encode_dataset(const EncodeOptions& options, const ModelConfig& model, ThreadPool& pool, StopToken stop) {
-  return Run(options, model, pool, stop).run();
+EncodeReport encode_dataset(const EncodeOptions& options, const ModelParts& parts, ThreadPool& pool, StopToken stop) {
+  return Run(options, parts, pool, stop).run();
 }
 
 }  // namespace megaslide

@@ -6,11 +6,11 @@
 
 #include "base/stop.h"
 #include "base/thread_pool.h"
-#include "config/model_config.h"
 #include "data/clip.h"
 #include "data/dataset.h"
 #include "data/selection.h"
 #include "io/video.h"
+#include "model/model_parts.h"
 
 namespace megaslide {
 
@@ -48,12 +48,12 @@ SelectionRule make_selection_rule(const ModelConfig& model, int64_t width, int64
 
 // A bad clip costs no other. Writes the cache's index when at least one clip is kept. Errors: the dataset cannot be
 // read at all, or the cache cannot be written. When `stop` asks, what was encoded stays and Stopped is thrown.
-EncodeReport encode_dataset(const EncodeOptions& options, const ModelConfig& model, ThreadPool& pool, StopToken stop = {});
+EncodeReport encode_dataset(const EncodeOptions& options, const ModelParts& parts, ThreadPool& pool, StopToken stop = {});
 
 // encode-clips --tensor: `video` [B, 3, F, H, W] of any float type to mean, logvar, mean_normalised [B, C, T, h, w].
-void encode_tensor_file(const std::string& input, const std::string& output, const ModelConfig& model, ThreadPool& pool);
+void encode_tensor_file(const std::string& input, const std::string& output, const ModelParts& parts, ThreadPool& pool);
 
 // encode-clips --text: embeds.<i> F32 [text_len, text_dim] and ids.<i> I64 [n]; returns {"texts": [...]} as JSON.
-std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelConfig& model);
+std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelParts& parts, ThreadPool& pool);
 
 }  // namespace megaslide

@@ -12,8 +12,8 @@
 
 namespace megaslide {
 
-void encode_tensor_file(const std::string& input, const std::string& output, const ModelConfig& model, ThreadPool& pool) {
-  const auto codec = make_codec(model);
+void encode_tensor_file(const std::string& input, const std::string& output, const ModelParts& parts, ThreadPool& pool) {
+  const auto codec = make_codec(parts);
   const SafetensorsFile file = SafetensorsFile::open(input);
   const TensorView stored = file.view("video");
   if (stored.shape.size() != 5 || stored.shape[0] < 1 || stored.shape[1] != 3)
@@ -43,18 +43,20 @@ void encode_tensor_file(const std::string& input, const std::string& output, con
   write_safetensors(output, {{"mean", mean.view()}, {"logvar", logvar.view()}, {"mean_normalised", normalised.view()}});
 }
 
-std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelConfig& model) {
-  const auto encoder = make_text_encoder(model);
+std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelParts& parts, ThreadPool& pool) {
+  const auto encoder = make_text_encoder(parts);
   std::vector<HostTensor> embeds, ids;
   std::vector<std::pair<std::string, TensorView>> tensors;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const std::string& text : texts) {
-    const EncodedText e = encoder->encode(text);
-    if (e.cut > 0) log_warning("\"{}\": {} words more than the model's {} rows; they are left out", e.cleaned.substr(0, 40), e.cut, model.text_len);
-    embeds.push_back(pad_text(model, e.rows.view()));
+  const std::vector<EncodedText> encoded = encoder->encode_all(pool, texts);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const EncodedText& e = encoded[i];
+    if (e.cut > 0)
+      log_warning("\"{}\": {} tokens more than the model's {} rows; they are left out", e.cleaned.substr(0, 40), e.cut, parts.config.text_len);
+    embeds.push_back(pad_text(parts.config, e.rows.view()));
     ids.emplace_back(DType::kI64, Shape{static_cast<int64_t>(e.ids.size())});
     if (!e.ids.empty()) std::memcpy(ids.back().data(), e.ids.data(), e.ids.size() * sizeof(int64_t));
-    list.push_back({{"text", text}, {"cleaned", e.cleaned}, {"ids", e.ids}});
+    list.push_back({{"text", texts[i]}, {"cleaned", e.cleaned}, {"ids", e.ids}});
   }
   for (size_t i = 0; i < texts.size(); ++i) {
     tensors.emplace_back(fmt::format("embeds.{}", i), embeds[i].view());

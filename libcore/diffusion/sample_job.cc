@@ -66,6 +66,7 @@ class Run {
     check_arguments();
     const OpenModel opened(job_.model);
     const ModelDirectory& model = opened.directory();
+    parts_ = parts_of(model);
     config_ = model.config();
     settle_options();
     check_model();
@@ -173,7 +174,7 @@ class Run {
 
   // Decodes, writes and remembers what the contact sheet shows.
   void finish_video(const std::string& path, const TensorView& latent) {
-    const HostTensor video = decode_latent(config_, latent, job_.threads);
+    const HostTensor video = decode_latent(parts_, latent, job_.compute_dtype, job_.threads);
     auto pictures = pictures_of(video);
     if (!path.empty()) write_video(path, kind_, video, pictures, report_.fps);
     if (!job_.contact_sheet.empty()) clips_.push_back(std::move(pictures));
@@ -182,17 +183,24 @@ class Run {
   void sample_all(const ModelDirectory& model) {
     auto prompts = name_prompts(job_.prompts);
     if (prompts.empty()) prompts.push_back({"", 0, "video-0"});  // --text-embeds
+    std::vector<HostTensor> texts;  // of the prompts and, last, the negative one
+    if (job_.text_embeds.empty()) {
+      std::vector<std::string> wanted;
+      for (const auto& p : prompts) wanted.push_back(p.prompt);
+      wanted.push_back(job_.negative_prompt);
+      texts = encode_prompt_rows(parts_, wanted, job_.compute_dtype, job_.threads);
+    }
     const VideoSampler sampler(model, options_);
     HostTensor negative;
     if (uses_guidance(sampling_))
-      negative = job_.text_embeds.empty() ? sampler.encode_prompt(job_.negative_prompt)
-                                          : read_text_rows(job_.text_embeds, "negative_prompt_embeds", config_);
+      negative = job_.text_embeds.empty() ? std::move(texts.back()) : read_text_rows(job_.text_embeds, "negative_prompt_embeds", config_);
     if (folder_) make_parent_folder(job_.out + "/x");
     Progress progress("sample", static_cast<double>(prompts.size()) * static_cast<double>(sampling_.steps), "steps");
-    for (const auto& prompt : prompts) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto& prompt = prompts[i];
       const auto start = std::chrono::steady_clock::now();
       const uint64_t seed = job_.seed + static_cast<uint64_t>(prompt.repeat);
-      HostTensor text = job_.text_embeds.empty() ? sampler.encode_prompt(prompt.prompt) : read_text_rows(job_.text_embeds, "prompt_embeds", config_);
+      HostTensor text = job_.text_embeds.empty() ? std::move(texts[i]) : read_text_rows(job_.text_embeds, "prompt_embeds", config_);
       HostTensor latent = sampler.sample(init_.empty() ? sampler.initial_noise(seed) : init_.clone(), text, negative, stop_,
                                          [&](int64_t) { progress.add(1, prompt.prompt.substr(0, 40)); });
       const std::string path = job_.out.empty() ? "" : path_of(prompt);
@@ -236,6 +244,7 @@ class Run {
 
   const SampleJob& job_;
   StopToken stop_;
+  ModelParts parts_;
   ModelConfig config_;
   SamplingOptions sampling_;
   VideoSamplerOptions options_;

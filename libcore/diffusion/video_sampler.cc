@@ -91,14 +91,6 @@ VideoSampler::VideoSampler(const ModelDirectory& model, const VideoSamplerOption
 }
 VideoSampler::~VideoSampler() = default;
 
-HostTensor VideoSampler::encode_prompt(const std::string& prompt) const {
-  const auto encoded = make_text_encoder(impl_->config)->encode(prompt);
-  if (encoded.cut > 0)
-    log_warning("a prompt has {} tokens, the model reads {}: its end is cut off: \"{:.60}…\"",
-                encoded.cut + static_cast<int64_t>(encoded.ids.size()), encoded.ids.size(), encoded.cleaned);
-  return pad_text(impl_->config, encoded.rows.view());
-}
-
 HostTensor VideoSampler::initial_noise(uint64_t seed) const {
   const auto& o = impl_->options;
   HostTensor noise(DType::kF32, latent_shape(impl_->config, o.num_frames, o.height, o.width));
@@ -116,9 +108,21 @@ HostTensor VideoSampler::sample(HostTensor noise, const HostTensor& text, const 
   return noise;
 }
 
-HostTensor decode_latent(const ModelConfig& model, const TensorView& latent, int threads) {
+std::vector<HostTensor> encode_prompt_rows(const ModelParts& parts, std::span<const std::string> prompts, DType compute_dtype, int threads) {
   ThreadPool pool(threads);
-  HostTensor video = make_codec(model)->decode(pool, latent);
+  std::vector<HostTensor> rows;
+  for (const EncodedText& e : make_text_encoder(parts, compute_dtype)->encode_all(pool, prompts)) {
+    if (e.cut > 0)
+      log_warning("a prompt has {} tokens, the model reads {}: its end is cut off: \"{:.60}…\"",
+                  e.cut + static_cast<int64_t>(e.ids.size()), e.ids.size(), e.cleaned);
+    rows.push_back(pad_text(parts.config, e.rows.view()));
+  }
+  return rows;
+}
+
+HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads) {
+  ThreadPool pool(threads);
+  HostTensor video = make_codec(parts, compute_dtype)->decode(pool, latent);
   float* p = video.f32();
   for (int64_t i = 0; i < video.elements(); ++i) p[i] = std::clamp(p[i], -1.f, 1.f);
   return video;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/stop.h"
-#include "config/model_config.h"
 #include "diffusion/latent_sampler.h"
 #include "io/video.h"
+#include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -38,8 +38,6 @@ class VideoSampler {
   VideoSampler(const VideoSampler&) = delete;
   VideoSampler& operator=(const VideoSampler&) = delete;
 
-  // Rows (text_len, text_dim) of a prompt, zero past its end. Warns where it is cut.
-  HostTensor encode_prompt(const std::string& prompt) const;
   // Standard normal (C, T, h, w): a function of the seed alone.
   HostTensor initial_noise(uint64_t seed) const;
   // The normalised latent (C, T, h, w). `negative` is read only with guidance. The result depends on noise, text and
@@ -52,8 +50,11 @@ class VideoSampler {
   std::unique_ptr<Impl> impl_;
 };
 
+// Rows (text_len, text_dim) of each prompt, zero past its end. Warns where one is cut.
+std::vector<HostTensor> encode_prompt_rows(const ModelParts& parts, std::span<const std::string> prompts, DType compute_dtype, int threads);
+
 // (3, F, H, W) in [−1, 1], clipped, of a normalised latent (C, T, h, w), and its pictures.
-HostTensor decode_latent(const ModelConfig& model, const TensorView& latent, int threads);
+HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads);
 std::vector<Picture> pictures_of(const HostTensor& video);
 
 }  // namespace megaslide

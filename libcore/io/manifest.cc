@@ -60,6 +60,7 @@ ModelSource read_source(const json& from, JsonFields& parent) {
     f.read("seed", seed);
     source.seed = seed;
   }
+  if (f.find("parts")) f.read("parts", source.parts);
   for (const std::string& p : f.problems()) parent.problem("source: " + p);
   return source;
 }
@@ -75,6 +76,7 @@ std::string manifest_to_text(const ModelManifest& m) {
   out["parameters"] = m.parameters;
   out["source"] = {{"layout", m.source.layout}, {"path", m.source.path}, {"prefix", m.source.prefix}, {"config_json", m.source.config_json}};
   if (m.source.seed) out["source"]["seed"] = *m.source.seed;
+  if (!m.source.parts.empty()) out["source"]["parts"] = m.source.parts;
   if (!m.state.empty()) out["state"] = nlohmann::ordered_json::parse(m.state);
   out["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& f : m.files) out["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}});

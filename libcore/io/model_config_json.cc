@@ -12,8 +12,8 @@ using nlohmann::json;
 constexpr AttentionKind kAttentionKinds[] = {AttentionKind::kDense, AttentionKind::kDenseMaterialised, AttentionKind::kWindow,
                                              AttentionKind::kDsa};
 constexpr DsaMode kDsaModes[] = {DsaMode::kFull, DsaMode::kSlice, DsaMode::kRigid};
-constexpr CodecKind kCodecKinds[] = {CodecKind::kNone, CodecKind::kHaar};
-constexpr TextEncoderKind kTextEncoderKinds[] = {TextEncoderKind::kNone, TextEncoderKind::kHashedNgram};
+constexpr CodecKind kCodecKinds[] = {CodecKind::kNone, CodecKind::kHaar, CodecKind::kWan21Vae, CodecKind::kWan22Vae};
+constexpr TextEncoderKind kTextEncoderKinds[] = {TextEncoderKind::kNone, TextEncoderKind::kHashedNgram, TextEncoderKind::kUmt5};
 
 // Reads the name of one of `kinds`.
 template <class Kind, size_t N>
@@ -68,7 +68,8 @@ json model_config_to_json(const ModelConfig& c) {
           {"freq_dim", c.freq_dim}, {"eps", c.eps}, {"rope_max_seq_len", c.rope_max_seq_len}, {"attention", attention},
           {"codec", codec_kind_name(c.codec)}, {"text_encoder", text_encoder_kind_name(c.text_encoder)},
           {"num_frames", c.num_frames}, {"height", c.height}, {"width", c.width}, {"fps", c.fps}, {"steps", c.steps},
-          {"flow_shift", c.flow_shift}, {"guidance_scale", c.guidance_scale}};
+          {"flow_shift", c.flow_shift}, {"guidance_scale", c.guidance_scale}, {"boundary", c.boundary},
+          {"guidance_scale_2", c.guidance_scale_2}};
 }
 
 ModelConfig model_config_from_json(const json& from, const std::string& source) {
@@ -96,6 +97,8 @@ ModelConfig model_config_from_json(const json& from, const std::string& source) 
   f.read("steps", c.steps);
   f.read("flow_shift", c.flow_shift);
   f.read("guidance_scale", c.guidance_scale);
+  if (f.find("boundary")) f.read("boundary", c.boundary);
+  if (f.find("guidance_scale_2")) f.read("guidance_scale_2", c.guidance_scale_2);
   f.finish();
   for (const std::string& e : model_config_errors(c)) f.problem(e);
   f.finish();

@@ -125,6 +125,12 @@ std::string ModelDirectory::component(const std::string& name) const {
   return {};
 }
 
+std::string ModelDirectory::parts_folder() const {
+  for (const ManifestFile& f : manifest_->files)
+    if (f.name.find('/') != std::string::npos) return path_;
+  return !manifest_->source.parts.empty() && is_one(manifest_->source.parts) ? manifest_->source.parts : std::string();
+}
+
 std::vector<ModelDirectory::Difference> ModelDirectory::verify(ThreadPool& pool, StopToken stop) const {
   const auto& files = manifest_->files;
   std::vector<std::string> findings(files.size());

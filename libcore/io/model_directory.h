@@ -39,6 +39,7 @@ struct ModelSource {
   std::string prefix;       // of a repack
   std::string config_json;  // text of the source's config.json, or empty
   std::optional<uint64_t> seed;  // of "init"
+  std::string parts;        // of a checkpoint: the model directory whose codec, text encoder and second network go with it
 };
 
 struct ModelManifest {
@@ -81,6 +82,9 @@ class ModelDirectory {
   SafetensorsFile part(int64_t index) const;
   // A file of a component that came along ("vae/config.json"); empty when there is none.
   std::string component(const std::string& name) const;
+  // The folder that holds vae/, text_encoder/, tokenizer/ and transformer_2/: this one, or for a checkpoint the model that
+  // it was trained from. Empty where neither holds any.
+  std::string parts_folder() const;
 
   struct Difference {
     std::string name, what;  // "layer-003.safetensors", "content differs"

@@ -212,7 +212,7 @@ void import_checkpoint(const std::string& given, const std::string& directory, c
   int64_t bytes = importer.bytes();
   for (const auto& [path, name] : components) bytes += static_cast<int64_t>(fs::file_size(path));
   ModelDirectoryWriter writer(directory, config, options.replace, bytes);
-  writer.set_source({wan_layout_name(checkpoint.layout), fs::path(places.weights).filename().string(), checkpoint.prefix, config_file.text, {}});
+  writer.set_source({wan_layout_name(checkpoint.layout), fs::path(places.weights).filename().string(), checkpoint.prefix, config_file.text, {}, {}});
   importer.write(writer, config.layers, stop);
   Progress progress("copy", static_cast<double>(components.size()), "files");
   for (const auto& [path, name] : components) {

@@ -109,7 +109,13 @@ std::string clean_text(std::string_view text) {
 
 std::string HashedNgramEncoder::identity() const { return fmt::format("hashed-ngram-1:{}x{}", text_len_, text_dim_); }
 
-EncodedText HashedNgramEncoder::encode(std::string_view prompt) const {
+std::vector<EncodedText> HashedNgramEncoder::encode_all(ThreadPool&, std::span<const std::string> prompts) const {
+  std::vector<EncodedText> out;
+  for (const std::string& p : prompts) out.push_back(encode_one(p));
+  return out;
+}
+
+EncodedText HashedNgramEncoder::encode_one(std::string_view prompt) const {
   EncodedText out;
   out.cleaned = clean_text(prompt);
   std::vector<std::string> words = split_words(out.cleaned);
@@ -144,17 +150,23 @@ HostTensor pad_text(const ModelConfig& config, const TensorView& rows) {
   return out;
 }
 
-std::unique_ptr<TextEncoder> make_text_encoder(const ModelConfig& config) {
+std::unique_ptr<TextEncoder> make_text_encoder(const ModelParts& parts, DType compute_dtype) {
+  (void)compute_dtype;
+  const ModelConfig& config = parts.config;
   switch (config.text_encoder) {
     case TextEncoderKind::kHashedNgram: return std::make_unique<HashedNgramEncoder>(config.text_len, config.text_dim);
+    case TextEncoderKind::kUmt5:
     case TextEncoderKind::kNone: break;
   }
   throw usage_error(fmt::format("the model \"{}\" comes without a text encoder", config.name),
                     "use a model directory that holds one, or set `text_encoder: hashed-ngram` in the model's configuration");
 }
 
-HostTensor encode_text(const ModelConfig& config, std::string_view prompt) {
-  return pad_text(config, make_text_encoder(config)->encode(prompt).rows.view());
+std::string text_encoder_identity(const ModelParts& parts) { return make_text_encoder(parts)->identity(); }
+
+EncodedText TextEncoder::encode(ThreadPool& pool, std::string_view prompt) const {
+  const std::string one(prompt);
+  return std::move(encode_all(pool, {&one, 1}).front());
 }
 
 }  // namespace megaslide

@@ -2,11 +2,13 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "config/model_config.h"
+#include "base/thread_pool.h"
+#include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -22,14 +24,19 @@ class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
   virtual std::string identity() const = 0;  // rows of different identities must not be mixed
-  virtual EncodedText encode(std::string_view prompt) const = 0;
+  // One result a prompt. A learned encoder streams its layers once a call: give it many prompts at a time. The rows of
+  // a prompt do not depend on its neighbours or on the threads.
+  virtual std::vector<EncodedText> encode_all(ThreadPool& pool, std::span<const std::string> prompts) const = 0;
+  EncodedText encode(ThreadPool& pool, std::string_view prompt) const;
 };
 
-// The text encoder of a model. A usage Error where the model names none.
-std::unique_ptr<TextEncoder> make_text_encoder(const ModelConfig& config);
+// The text encoder of a model; `compute_dtype` is that of a learned encoder's products. A usage Error where the model
+// names none or its files are missing.
+std::unique_ptr<TextEncoder> make_text_encoder(const ModelParts& parts, DType compute_dtype = DType::kBF16);
+// Names the text encoder without loading it: identity() of what make_text_encoder returns.
+std::string text_encoder_identity(const ModelParts& parts);
 
-// The rows of a prompt padded with zeros: F32 [text_len, text_dim].
-HostTensor encode_text(const ModelConfig& config, std::string_view prompt);
+// Rows of a prompt padded with zeros: F32 [text_len, text_dim].
 HostTensor pad_text(const ModelConfig& config, const TensorView& rows);
 
 // Hashed n-grams. Cleaning: invalid UTF-8 becomes U+FFFD, control characters and all Unicode white space become one
@@ -43,9 +50,12 @@ class HashedNgramEncoder final : public TextEncoder {
  public:
   HashedNgramEncoder(int64_t text_len, int64_t text_dim) : text_len_(text_len), text_dim_(text_dim) {}
   std::string identity() const override;
-  EncodedText encode(std::string_view prompt) const override;
+  std::vector<EncodedText> encode_all(ThreadPool& pool, std::span<const std::string> prompts) const override;
 
  private:
+  EncodedText encode_one(std::string_view prompt) const;
+
+
   int64_t text_len_, text_dim_;
 };
 

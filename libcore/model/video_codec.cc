@@ -5,14 +5,19 @@
 
 namespace megaslide {
 
-std::unique_ptr<VideoCodec> make_codec(const ModelConfig& config) {
-  switch (config.codec) {
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype) {
+  (void)compute_dtype;
+  switch (parts.config.codec) {
     case CodecKind::kHaar: return std::make_unique<HaarCodec>();
+    case CodecKind::kWan21Vae:
+    case CodecKind::kWan22Vae:
     case CodecKind::kNone: break;
   }
-  throw usage_error(fmt::format("the model \"{}\" comes without a video codec", config.name),
+  throw usage_error(fmt::format("the model \"{}\" comes without a video codec", parts.config.name),
                     "use a model directory that holds one, or set `codec: haar` in the model's configuration");
 }
+
+std::string codec_identity(const ModelParts& parts) { return make_codec(parts)->identity(); }
 
 void check_video_shape(const VideoCodec& codec, const TensorView& video) {
   const Shape& s = video.shape;

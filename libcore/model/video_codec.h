@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/thread_pool.h"
-#include "config/model_config.h"
+#include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -31,8 +31,11 @@ class VideoCodec {
   virtual HostTensor decode(ThreadPool& pool, const TensorView& latent) const = 0;
 };
 
-// The codec of a model. A usage Error where the model names none.
-std::unique_ptr<VideoCodec> make_codec(const ModelConfig& config);
+// The codec of a model; `compute_dtype` is that of a learned codec's convolutions. A usage Error where the model names none
+// or its files are missing.
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype = DType::kF32);
+// Names the codec without loading it: identity() of what make_codec returns.
+std::string codec_identity(const ModelParts& parts);
 
 // Shape checks shared by codecs; usage Errors name the sizes that would do.
 void check_video_shape(const VideoCodec& codec, const TensorView& video);

@@ -257,7 +257,7 @@ PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, con
                             or_default(clips.height, r.model.height), run.data.batch_size)};
     r.max_microbatches = static_cast<int>(run.train.gradient_accumulation_steps);
   } else {
-    const auto data = open_training_data(run, r.model);
+    const auto data = open_training_data(run, r.model, open_parts(run.model.path));
     r.shapes = data->shapes();
     r.dataset_bytes = data->host_bytes();
     r.max_microbatches = data->max_microbatches();

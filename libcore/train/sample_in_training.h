@@ -5,13 +5,20 @@
 #include "base/stop.h"
 #include "config/run_config.h"
 #include "device/device.h"
+#include "model/model_parts.h"
 #include "stream/pipeline.h"
+#include "tensor/tensor.h"
 
 namespace megaslide {
 
+// Rows of the run's prompts and, last, of the negative one; encoded once, before the training's memory is taken.
+using SampleTexts = std::vector<HostTensor>;
+SampleTexts encode_sample_prompts(const RunConfig& run, const ModelParts& parts, int threads);
+
 struct SampleContext {
   const RunConfig& run;
-  const ModelConfig& config;
+  const ModelParts& parts;
+  const SampleTexts& texts;
   const Network& network;
   Device& device;
   Pipeline& pipeline;

@@ -62,8 +62,9 @@ class Trainer {
  public:
   Trainer(const RunConfig& run, const TrainerOptions& options)
       : run_(run), options_(options), lock_(run.output.output_dir), model_(run.model.path),
-        config_(with_overrides(model_.directory().config(), run)), checkpoints_(run.output.output_dir),
-        network_(make_wan_network(config_)), data_(open_training_data(run, config_)),
+        config_(with_overrides(model_.directory().config(), run)), parts_(parts_of(model_.directory())),
+        texts_(encode_sample_prompts(run, parts_, options.threads)), checkpoints_(run.output.output_dir),
+        network_(make_wan_network(config_)), data_(open_training_data(run, config_, parts_)),
         store_(network_, host_store_options(run, false)),
         device_(make_device()), pool_(options.threads) {
     state_.seed = run.train.seed;
@@ -71,6 +72,7 @@ class Trainer {
     load();
     manifest_ = model_.directory().manifest();
     manifest_.config = config_;
+    if (manifest_.source.parts.empty()) manifest_.source.parts = std::filesystem::absolute(model_.directory().path()).lexically_normal().string();
     step_ = std::make_unique<TrainStep>(
         *device_, network_, store_,
         pipeline_options(run_, data_->shapes(), sampling_shapes(run_, config_, network_), data_->max_microbatches()), optimizer_options(run_),
@@ -285,7 +287,7 @@ class Trainer {
   void sample() {
     step_->drain();
     try {
-      sample_in_training({run_, config_, network_, *device_, step_->pipeline(), options_.threads}, state_.step, options_.stop);
+      sample_in_training({run_, parts_, texts_, network_, *device_, step_->pipeline(), options_.threads}, state_.step, options_.stop);
     } catch (const Stopped&) {
     } catch (const std::exception& e) {
       if (!goes_on()) throw;
@@ -320,6 +322,8 @@ class Trainer {
   OutputLock lock_;
   OpenModel model_;
   ModelConfig config_;
+  ModelParts parts_;
+  SampleTexts texts_;
   CheckpointFolder checkpoints_;
   Network network_;
   std::unique_ptr<TrainingData> data_;

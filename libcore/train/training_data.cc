@@ -58,8 +58,8 @@ std::span<const float> floats_of(const TensorView& v) { return {reinterpret_cast
 
 class CacheData final : public TrainingData {
  public:
-  CacheData(const RunConfig& run, const ModelConfig& model) : run_(run), model_(model), cache_(LatentCache::open(run.data.cache)) {
-    cache_.require_model(model);
+  CacheData(const RunConfig& run, const ModelConfig& model, const ModelParts& parts) : run_(run), model_(model), cache_(LatentCache::open(run.data.cache)) {
+    cache_.require_model(parts);
     if (cache_.size() == 0) throw Error(run.data.cache + ": the cache holds no clips", "encode-clips reports why clips were dropped");
     for (size_t i = 0; i < cache_.size(); ++i) {
       require_channels(cache_.info(i).latent, model, cache_.info(i).path);
@@ -264,9 +264,9 @@ class ReplayData final : public TrainingData {
 
 }  // namespace
 
-std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model) {
+std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model, const ModelParts& parts) {
   if (!run.data.replay.empty()) return std::make_unique<ReplayData>(run, model);
-  return std::make_unique<CacheData>(run, model);
+  return std::make_unique<CacheData>(run, model, parts);
 }
 
 }  // namespace megaslide

@@ -8,6 +8,7 @@
 
 #include "config/model_config.h"
 #include "config/run_config.h"
+#include "model/model_parts.h"
 #include "stream/pipeline.h"
 #include "tensor/tensor.h"
 
@@ -35,8 +36,9 @@ class TrainingData {
   virtual int64_t host_bytes() const = 0;  // kept in memory, for the ledger
 };
 
-// From run.data.cache or run.data.replay. Throws Error when the data does not go with the model.
-std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model);
+// From run.data.cache or run.data.replay. Throws Error when the data does not go with the model or its codec and text
+// encoder.
+std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model, const ModelParts& parts);
 
 // A latent (Cin, T, h, w) as the network's token grid; Error when sides are not multiples of the patch.
 BatchShape batch_shape_of(const Shape& latent, int64_t batch, int64_t context_rows, const std::string& what);

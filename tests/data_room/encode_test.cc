@@ -69,7 +69,8 @@ TEST_F(Encode, MakesACacheThatTrainingReads) {
   EXPECT_EQ(c.info(3).path, "tree.mp4");
   const LatentCache::Clip clip = c.clip(3);
   EXPECT_EQ(clip.latent.shape, (Shape{16, 5, 16, 16}));
-  const EncodedText text = make_text_encoder(small_model())->encode(c.info(3).caption);
+  ThreadPool pool(1);
+  const EncodedText text = make_text_encoder(small_model())->encode(pool, c.info(3).caption);
   ASSERT_EQ(clip.text.shape, text.rows.shape());
   EXPECT_EQ(std::memcmp(clip.text.data, text.rows.data(), static_cast<size_t>(text.rows.bytes())), 0);
   EXPECT_EQ(c.buckets().size(), 1u);
@@ -305,7 +306,7 @@ TEST(EncodeFiles, TensorAndTexts) {
   const SafetensorsFile latents = SafetensorsFile::open(root + "/l.safetensors");
   for (const char* name : {"mean", "logvar", "mean_normalised"}) EXPECT_EQ(latents.view(name).shape, (Shape{2, 16, 2, 2, 4})) << name;
 
-  const auto json = nlohmann::json::parse(encode_texts({"A  red kite", ""}, root + "/t.safetensors", small_model()));
+  const auto json = nlohmann::json::parse(encode_texts({"A  red kite", ""}, root + "/t.safetensors", small_model(), pool));
   EXPECT_EQ(json["texts"][0]["cleaned"], "A red kite");
   EXPECT_EQ(json["texts"][0]["ids"].size(), 3u);
   const SafetensorsFile texts = SafetensorsFile::open(root + "/t.safetensors");

@@ -10,6 +10,8 @@
 namespace megaslide {
 namespace {
 
+ThreadPool pool(1);
+
 double dot(const EncodedText& a, size_t i, const EncodedText& b, size_t j) {
   const int64_t d = a.rows.shape()[1];
   double sum = 0;
@@ -27,20 +29,20 @@ TEST(TextEncoder, CleansWhiteSpaceAndBrokenBytes) {
 
 TEST(TextEncoder, RowsAreWordsOfUnitSize) {
   const HashedNgramEncoder encoder(32, 64);
-  const EncodedText e = encoder.encode("A red kite, over dunes!");
+  const EncodedText e = encoder.encode(pool, "A red kite, over dunes!");
   ASSERT_EQ(e.rows.shape(), (Shape{5, 64}));
   ASSERT_EQ(e.ids.size(), 5u);
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(dot(e, i, e, i), 1, 1e-5);  // 64 roundings of 2^-24
-  EXPECT_EQ(e.ids, encoder.encode("a RED kite over dunes").ids);  // case and punctuation at the ends do not count
+  EXPECT_EQ(e.ids, encoder.encode(pool, "a RED kite over dunes").ids);  // case and punctuation at the ends do not count
 }
 
 TEST(TextEncoder, LikeWordsAreNear) {
   const HashedNgramEncoder encoder(32, 4096);
-  const EncodedText a = encoder.encode("walking"), b = encoder.encode("walked"), c = encoder.encode("ocean");
+  const EncodedText a = encoder.encode(pool, "walking"), b = encoder.encode(pool, "walked"), c = encoder.encode(pool, "ocean");
   EXPECT_GT(dot(a, 0, b, 0), 0.05);
   // Unrelated vectors of 4096 random signs: a standard deviation of 1/64.
   EXPECT_LT(std::abs(dot(a, 0, c, 0)), 5.0 / 64);
-  const EncodedText order = encoder.encode("dog bites man"), other = encoder.encode("man bites dog");
+  const EncodedText order = encoder.encode(pool, "dog bites man"), other = encoder.encode(pool, "man bites dog");
   EXPECT_LT(dot(order, 1, other, 1), 0.95) << "the word before is part of the row";
   EXPECT_GT(dot(order, 1, other, 1), 0.5);
 }
@@ -51,13 +53,13 @@ TEST(TextEncoder, EmptyLongAndPadded) {
   config.text_len = 4;
   config.text_dim = 16;
   const auto encoder = make_text_encoder(config);
-  EXPECT_EQ(encoder->encode("").rows.shape(), (Shape{0, 16}));
-  const HostTensor empty = encode_text(config, " \n");
+  EXPECT_EQ(encoder->encode(pool, "").rows.shape(), (Shape{0, 16}));
+  const HostTensor empty = pad_text(config, encoder->encode(pool, " \n").rows.view());
   for (int64_t i = 0; i < empty.elements(); ++i) EXPECT_EQ(empty.f32()[i], 0);
-  const EncodedText e = encoder->encode("one two three four five six");
+  const EncodedText e = encoder->encode(pool, "one two three four five six");
   EXPECT_EQ(e.cut, 2);
   EXPECT_EQ(e.rows.shape(), (Shape{4, 16}));
-  const HostTensor padded = encode_text(config, "one two");
+  const HostTensor padded = pad_text(config, encoder->encode(pool, "one two").rows.view());
   ASSERT_EQ(padded.shape(), (Shape{4, 16}));
   for (int64_t i = 32; i < 64; ++i) EXPECT_EQ(padded.f32()[i], 0);
   EXPECT_NE(padded.f32()[0], 0);
@@ -66,7 +68,7 @@ TEST(TextEncoder, EmptyLongAndPadded) {
 TEST(TextEncoder, EqualOnEveryMachine) {
   // Integer hashes and one square root: these bits are the encoder's identity. A change needs a new identity string.
   const HashedNgramEncoder encoder(32, 8);
-  const EncodedText e = encoder.encode("tree");
+  const EncodedText e = encoder.encode(pool, "tree");
   EXPECT_EQ(encoder.identity(), "hashed-ngram-1:32x8");
   EXPECT_EQ(e.ids[0], 1350707034);
   uint32_t bits[8];

@@ -230,7 +230,7 @@ TEST(Trainer, AnAllowedSeedIsTheCheckpointsFromThenOn) {
 
 TEST(TrainStep, MayBeAbandonedInTheMiddle) {
   const Workplace w;
-  const auto data = open_training_data(w.run("out"), w.config);
+  const auto data = open_training_data(w.run("out"), w.config, w.config);
   const Network network = make_wan_network(w.config);
   HostStore store(network, {.training = true});
   const auto device = make_cpu_device({.threads = 2, .link = LinkKind::kEmulated, .jitter = 1e-3});
@@ -259,7 +259,7 @@ TEST(Trainer, ValidationUsesHeldOutClipsOnly) {
 TEST(TrainingData, EveryClipOnceAnEpochAndPureInTheStep) {
   const Workplace w;
   const auto run = w.run("out", {"data.caption_dropout_rate=0"});
-  const auto data = open_training_data(run, w.config);
+  const auto data = open_training_data(run, w.config, w.config);
   // Three clips of one shape and two of another in batches of two: 2 + 1 batches an epoch.
   std::multiset<float> captions;
   int64_t samples = 0;
@@ -267,7 +267,7 @@ TEST(TrainingData, EveryClipOnceAnEpochAndPureInTheStep) {
     const HostBatch b = data->batch(step, 0);
     samples += b.shape.batch;
     for (int64_t i = 0; i < b.shape.batch; ++i) captions.insert(b.text.f32()[i * b.shape.context_rows * w.config.text_dim]);
-    const HostBatch twin = open_training_data(run, w.config)->batch(step, 0);
+    const HostBatch twin = open_training_data(run, w.config, w.config)->batch(step, 0);
     EXPECT_EQ(std::memcmp(b.latent.data(), twin.latent.data(), static_cast<size_t>(b.latent.bytes())), 0);
     bool known = false;
     for (const auto& s : data->shapes()) known = known || s == b.shape;
@@ -279,7 +279,7 @@ TEST(TrainingData, EveryClipOnceAnEpochAndPureInTheStep) {
 
 TEST(TrainingData, CaptionDropoutDropsItsShare) {
   const Workplace w(AttentionKind::kDense, {{16, 1, 4, 4}});
-  const auto data = open_training_data(w.run("out", {"data.caption_dropout_rate=0.25", "data.batch_size=1"}), w.config);
+  const auto data = open_training_data(w.run("out", {"data.caption_dropout_rate=0.25", "data.batch_size=1"}), w.config, w.config);
   int dropped = 0;
   for (int64_t step = 1; step <= 400; ++step) dropped += data->batch(step, 0).text.f32()[0] == 0;
   // Binomial(400, 1/4): mean 100, deviation 8.7; five deviations either way.
