@@ -38,8 +38,11 @@ struct BatchShape {
   int64_t batch = 1;
   int64_t frames = 1, height = 1, width = 1;  // of the token grid (T, H, W)
   int64_t context_rows = 0;                   // text rows S
+  int64_t times = 1;                          // timesteps a sample: 1, or one a latent frame (spec wan.md A.13)
   int64_t tokens() const { return frames * height * width; }  // a sample
   int64_t rows() const { return batch * tokens(); }
+  int64_t timesteps() const { return batch * times; }
+  int64_t rows_a_timestep() const { return tokens() / times; }
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
@@ -78,7 +81,7 @@ class WorkspaceScope {
 // What every layer of a diffusion transformer reads beside its input. Device pointers, fp32.
 struct Conditioning {
   const float* context = nullptr;     // (B, S, D) projected text
-  const float* modulation = nullptr;  // (B, 6, D) time projection e0
+  const float* modulation = nullptr;  // (B·times, 6, D) time projection e0
   float* dcontext = nullptr;          // gradients, accumulated over all layers
   float* dmodulation = nullptr;
 };
@@ -123,8 +126,8 @@ class Layer : public Module {
 // The resident ends of a network. Pointers are device memory, fp32; (B, …) row-major.
 class Embedding : public Module {
  public:
-  // latent (B, Cin, T, h, w), timesteps (B) on the 0..1000 scale, text (B, S, text_dim), zero rows past the prompt
-  //   → tokens (B·N, D), context (B, S, D), time (B, D) e, modulation (B, 6, D) e0.
+  // latent (B, Cin, T, h, w), timesteps (B, times) on the 0..1000 scale, text (B, S, text_dim), zero rows past the prompt
+  //   → tokens (B·N, D), context (B, S, D), time (B·times, D) e, modulation (B·times, 6, D) e0.
   virtual int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const = 0;
   virtual void forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text,
                        float* tokens, float* context, float* time, float* modulation, void* saved) const = 0;
@@ -137,7 +140,7 @@ class Embedding : public Module {
 class Head : public Module {
  public:
   virtual int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const = 0;
-  // tokens (B·N, D), time (B, D) → out (B, Cout, T, h, w), the velocity.
+  // tokens (B·N, D), time (B·times, D) → out (B, Cout, T, h, w), the velocity.
   virtual void forward(const LayerCall& call, const float* tokens, const float* time, float* out, void* saved) const = 0;
   // dtokens overwritten; dtime accumulated; dweights accumulated.
   virtual void backward(const LayerCall& call, const float* tokens, const float* time, const void* saved,

@@ -98,7 +98,7 @@ WanBlock::FfnTensors WanBlock::carve_ffn(Workspace& w, const BatchShape& shape, 
 
 WanBlock::Saved WanBlock::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
   Saved s{};
-  s.modulation = w.take<float>(shape.batch * kSlots * width_);
+  s.modulation = w.take<float>(shape.timesteps() * kSlots * width_);
   s.self = carve_self(w, shape, dtype, true);
   s.x1 = w.take<float>(shape.rows() * width_);
   s.cross = carve_cross(w, shape, dtype, true);
@@ -134,10 +134,10 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
     Workspace store(saved, saved_bytes(c.shape, c.dtype));
     s = carve(store, c.shape, c.dtype);
   } else {
-    s.modulation = c.workspace.take<float>(c.shape.batch * kSlots * width_);
+    s.modulation = c.workspace.take<float>(c.shape.timesteps() * kSlots * width_);
     s.x1 = s.x2 = y;
   }
-  modulation_forward(c.stream, s.modulation, c.weight(kTable), conditioning.modulation, c.shape.batch, kSlots, kSlots,
+  modulation_forward(c.stream, s.modulation, c.weight(kTable), conditioning.modulation, c.shape.timesteps(), kSlots, kSlots,
                      width_, kScales, c.dtype);
   const Frame f{
       .c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
@@ -160,10 +160,10 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
 
 void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x, float* x1) const {
   const WanCall& c = f.c;
-  const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_;
+  const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_;
   const RopeGrid grid = rope_grid(c.shape);
   layer_norm_forward(c.stream, s.z, x, f.modulation + kScale1 * width_, f.modulation + kShift1 * width_, rows, width_,
-                     tokens, stride, eps_, c.dtype);
+                     group, stride, eps_, c.dtype);
   float* y = c.workspace.take<float>(rows * width_);
   c.linear(kMatSelfQ, y, s.z, rows);
   rms_rope_forward(c.stream, s.q, s.q_raw, s.q_rstd, y, f.vector(kSelfNormQ), f.rope, grid, rows, eps_, c.dtype);
@@ -172,7 +172,7 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   c.linear_operand(kMatSelfV, s.v, y, s.z, rows);
   attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.offsets);
   c.linear(kMatSelfOut, y, c.operand(s.out, rows * width_), rows);
-  gated_add_forward(c.stream, x1, s.increment, x, y, f.modulation + kGate1 * width_, rows, width_, tokens, stride,
+  gated_add_forward(c.stream, x1, s.increment, x, y, f.modulation + kGate1 * width_, rows, width_, group, stride,
                     c.dtype);
 }
 
@@ -202,9 +202,9 @@ void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float*
 
 void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const {
   const WanCall& c = f.c;
-  const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
+  const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
   layer_norm_forward(c.stream, s.z, x2, f.modulation + kScale2 * width_, f.modulation + kShift2 * width_, rows, width_,
-                     tokens, stride, eps_, c.dtype);
+                     group, stride, eps_, c.dtype);
   float* increment = c.workspace.take<float>(rows * width_);
   float* hidden = c.workspace.take<float>(chunk * ffn_width_);
   void* activation = c.take_operand(chunk * ffn_width_);
@@ -214,7 +214,7 @@ void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2,
     gelu_forward(c.stream, activation, s.hidden, hidden, n * ffn_width_, c.dtype);
     c.linear(kMatFfnDown, increment + at * width_, activation, n);
   }
-  gated_add_forward(c.stream, y, s.increment, x2, increment, f.modulation + kGate2 * width_, rows, width_, tokens,
+  gated_add_forward(c.stream, y, s.increment, x2, increment, f.modulation + kGate2 * width_, rows, width_, group,
                     stride, c.dtype);
 }
 

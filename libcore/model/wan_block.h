@@ -10,7 +10,7 @@
 
 namespace megaslide {
 
-// Slots of a block's modulation (B, 6, D); scales are held as 1 + scale.
+// Slots of a block's modulation (B·times, 6, D); scales are held as 1 + scale.
 enum WanSlot : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kSlots };
 
 class WanBlock final : public WanModule<Layer> {
@@ -51,7 +51,7 @@ class WanBlock final : public WanModule<Layer> {
     void* increment;
   };
   struct Saved {
-    float* modulation;  // (B, 6, D), scales as 1 + scale
+    float* modulation;  // (B·times, 6, D), scales as 1 + scale
     SelfTensors self;
     float* x1;
     CrossTensors cross;
@@ -64,7 +64,7 @@ class WanBlock final : public WanModule<Layer> {
     const float* modulation;
     const float* vectors;  // kNorm2Weight … kCrossNormK in fp32
     const float* rope;
-    float* dmodulation = nullptr;  // (B, 6, D) of this block
+    float* dmodulation = nullptr;  // (B·times, 6, D) of this block
     float* scratch = nullptr;
     const float* vector(size_t param) const { return vectors + (c.offset(param) - c.offset(kNorm2Weight)); }
   };

@@ -11,8 +11,8 @@ namespace megaslide {
 
 int64_t WanBlock::scratch_elements(const BatchShape& shape) const {
   const int64_t rows = shape.rows(), keys = shape.batch * shape.context_rows;
-  return std::max({layer_norm_scratch(rows, shape.tokens(), width_), layer_norm_scratch(rows, rows, width_),
-                   gated_add_scratch(rows, shape.tokens(), width_), rms_rope_scratch(std::max(rows, keys), width_),
+  return std::max({layer_norm_scratch(rows, shape.rows_a_timestep(), width_), layer_norm_scratch(rows, rows, width_),
+                   gated_add_scratch(rows, shape.rows_a_timestep(), width_), rms_rope_scratch(std::max(rows, keys), width_),
                    gelu_scratch(ffn_chunk(shape), ffn_width_)});
 }
 
@@ -22,7 +22,7 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
   const WanCall c(call, layout(), packing(), dweights);
   Workspace store(const_cast<void*>(saved), saved_bytes(c.shape, c.dtype));
   const Saved s = carve(store, c.shape, c.dtype);
-  const int64_t modulation_elements = c.shape.batch * kSlots * width_;
+  const int64_t modulation_elements = c.shape.timesteps() * kSlots * width_;
   Frame f{.c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
   f.dmodulation = c.workspace.take<float>(modulation_elements);
   f.scratch = c.workspace.take<float>(scratch_elements(c.shape));
@@ -39,16 +39,16 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
     const WorkspaceScope stage(c.workspace);
     self_backward(f, s.self, x, dx);
   }
-  modulation_backward(c.stream, c.gradient(kTable), conditioning.dmodulation, f.dmodulation, c.shape.batch, kSlots,
+  modulation_backward(c.stream, c.gradient(kTable), conditioning.dmodulation, f.dmodulation, c.shape.timesteps(), kSlots,
                       kSlots, width_);
 }
 
 void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2, const float* dy, float* dx) const {
   const WanCall& c = f.c;
-  const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
+  const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
   void* dincrement = c.take_operand(rows * width_);
   gated_add_backward(c.stream, dincrement, f.dmodulation + kGate2 * width_, c.gradient(kFfnDownBias), f.scratch, dy,
-                     s.increment, f.modulation + kGate2 * width_, rows, width_, tokens, stride, c.dtype);
+                     s.increment, f.modulation + kGate2 * width_, rows, width_, group, stride, c.dtype);
   float* dz = c.workspace.take<float>(rows * width_);
   float* dactivation = c.workspace.take<float>(chunk * ffn_width_);
   void* dhidden = c.take_operand(chunk * ffn_width_);
@@ -70,7 +70,7 @@ void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2
     c.input_gradient(kMatFfnUp, dz + at * width_, dhidden, n);
   }
   layer_norm_backward(c.stream, dx, f.dmodulation + kScale2 * width_, f.dmodulation + kShift2 * width_, f.scratch, dz,
-                      dy, x2, f.modulation + kScale2 * width_, rows, width_, tokens, stride, eps_);
+                      dy, x2, f.modulation + kScale2 * width_, rows, width_, group, stride, eps_);
 }
 
 void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float* x1, float* dcontext,
@@ -115,7 +115,7 @@ void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float
 
 void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* x, float* dx) const {
   const WanCall& c = f.c;
-  const int64_t rows = c.shape.rows(), tokens = c.shape.tokens(), stride = kSlots * width_, n = rows * width_;
+  const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, n = rows * width_;
   const RopeGrid grid = rope_grid(c.shape);
   float* dq = c.workspace.take<float>(n);
   float* dk = c.workspace.take<float>(n);
@@ -126,7 +126,7 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
     const WorkspaceScope scope(c.workspace);
     void* dincrement = c.take_operand(n);
     gated_add_backward(c.stream, dincrement, f.dmodulation + kGate1 * width_, c.gradient(kSelfOutBias), f.scratch, dx,
-                       s.increment, f.modulation + kGate1 * width_, rows, width_, tokens, stride, c.dtype);
+                       s.increment, f.modulation + kGate1 * width_, rows, width_, group, stride, c.dtype);
     c.weight_gradient(kMatSelfOut, dincrement, c.operand(s.out, n), rows);
     c.input_gradient(kMatSelfOut, dout, dincrement, rows);
   }
@@ -147,7 +147,7 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
   c.input_gradient(kMatSelfV, dz, draw, rows, true);
   attention_.offsets_backward(c, dz, doffsets, s.z, s.offsets);
   layer_norm_backward(c.stream, dx, f.dmodulation + kScale1 * width_, f.dmodulation + kShift1 * width_, f.scratch, dz,
-                      dx, x, f.modulation + kScale1 * width_, rows, width_, tokens, stride, eps_);
+                      dx, x, f.modulation + kScale1 * width_, rows, width_, group, stride, eps_);
 }
 
 }  // namespace megaslide

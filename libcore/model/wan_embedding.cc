@@ -25,9 +25,9 @@ PatchShape WanEmbedding::patch_shape(const BatchShape& shape) const {
 
 WanEmbedding::Saved WanEmbedding::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
   Saved s{};
-  s.features = w.take<float>(shape.batch * frequencies_);
-  s.time_hidden = w.take<float>(shape.batch * width_);
-  s.time = w.take<float>(shape.batch * width_);
+  s.features = w.take<float>(shape.timesteps() * frequencies_);
+  s.time_hidden = w.take<float>(shape.timesteps() * width_);
+  s.time = w.take<float>(shape.timesteps() * width_);
   s.text_hidden = w.take_bytes(shape.batch * shape.context_rows * width_ * dtype_bytes(dtype));
   return s;
 }
@@ -71,16 +71,16 @@ void WanEmbedding::text_forward(const WanCall& c, const float* text, float* cont
 
 void WanEmbedding::time_forward(const WanCall& c, const Saved& s, const float* timesteps, float* time,
                                 float* modulation) const {
-  const int64_t batch = c.shape.batch, n = batch * width_;
+  const int64_t times = c.shape.timesteps(), n = times * width_;
   float* silu = c.workspace.take<float>(n);
-  time_features(c.stream, s.features, timesteps, batch, frequencies_);
-  vector_linear_forward(c.stream, s.time_hidden, s.features, c.weight(kTime1), c.weight(kTime1Bias), batch, width_,
+  time_features(c.stream, s.features, timesteps, times, frequencies_);
+  vector_linear_forward(c.stream, s.time_hidden, s.features, c.weight(kTime1), c.weight(kTime1Bias), times, width_,
                         frequencies_, c.dtype);
   silu_forward(c.stream, silu, s.time_hidden, n);
-  vector_linear_forward(c.stream, s.time, silu, c.weight(kTime2), c.weight(kTime2Bias), batch, width_, width_, c.dtype);
+  vector_linear_forward(c.stream, s.time, silu, c.weight(kTime2), c.weight(kTime2Bias), times, width_, width_, c.dtype);
   copy_memory(c.stream, time, s.time, n * static_cast<int64_t>(sizeof(float)));
   silu_forward(c.stream, silu, s.time, n);
-  vector_linear_forward(c.stream, modulation, silu, c.weight(kTimeProjection), c.weight(kTimeProjectionBias), batch,
+  vector_linear_forward(c.stream, modulation, silu, c.weight(kTimeProjection), c.weight(kTimeProjectionBias), times,
                         6 * width_, width_, c.dtype);
 }
 
@@ -104,21 +104,21 @@ void WanEmbedding::backward(const LayerCall& call, const float* latent, const fl
 }
 
 void WanEmbedding::time_backward(const WanCall& c, const Saved& s, float* dtime, const float* dmodulation) const {
-  const int64_t batch = c.shape.batch, n = batch * width_;
+  const int64_t times = c.shape.timesteps(), n = times * width_;
   float* silu = c.workspace.take<float>(n);
   float* dsilu = c.workspace.take<float>(n);
   silu_forward(c.stream, silu, s.time, n);
   vector_linear_weight_gradient(c.stream, c.gradient(kTimeProjection), c.gradient(kTimeProjectionBias), dmodulation,
-                                silu, batch, 6 * width_, width_);
-  vector_linear_input_gradient(c.stream, dsilu, dmodulation, c.weight(kTimeProjection), batch, 6 * width_, width_,
+                                silu, times, 6 * width_, width_);
+  vector_linear_input_gradient(c.stream, dsilu, dmodulation, c.weight(kTimeProjection), times, 6 * width_, width_,
                                c.dtype);
   silu_backward(c.stream, dtime, dsilu, s.time, n, true);
   silu_forward(c.stream, silu, s.time_hidden, n);
-  vector_linear_weight_gradient(c.stream, c.gradient(kTime2), c.gradient(kTime2Bias), dtime, silu, batch, width_,
+  vector_linear_weight_gradient(c.stream, c.gradient(kTime2), c.gradient(kTime2Bias), dtime, silu, times, width_,
                                 width_);
-  vector_linear_input_gradient(c.stream, dsilu, dtime, c.weight(kTime2), batch, width_, width_, c.dtype);
+  vector_linear_input_gradient(c.stream, dsilu, dtime, c.weight(kTime2), times, width_, width_, c.dtype);
   silu_backward(c.stream, dsilu, dsilu, s.time_hidden, n, false);
-  vector_linear_weight_gradient(c.stream, c.gradient(kTime1), c.gradient(kTime1Bias), dsilu, s.features, batch, width_,
+  vector_linear_weight_gradient(c.stream, c.gradient(kTime1), c.gradient(kTime1Bias), dsilu, s.features, times, width_,
                                 frequencies_);
 }
 

@@ -20,9 +20,9 @@ class WanEmbedding final : public WanModule<Embedding> {
 
  private:
   struct Saved {
-    float* features;     // (B, freq_dim)
-    float* time_hidden;  // (B, D) before SiLU
-    float* time;         // (B, D) e
+    float* features;     // (B·times, freq_dim)
+    float* time_hidden;  // (B·times, D) before SiLU
+    float* time;         // (B·times, D) e
     void* text_hidden;   // operand (B·S, D) before GELU
   };
   Saved carve(Workspace& w, const BatchShape& shape, DType dtype) const;
@@ -46,7 +46,7 @@ class WanHead final : public WanModule<Head> {
 
  private:
   struct Saved {
-    float* modulation;  // (B, 2, D): shift, 1 + scale
+    float* modulation;  // (B·times, 2, D): shift, 1 + scale
     void* z;            // operand (R, D): modulated norm
   };
   Saved carve(Workspace& w, const BatchShape& shape, DType dtype) const;

@@ -28,7 +28,7 @@ PatchShape WanHead::patch_shape(const BatchShape& shape) const {
 
 WanHead::Saved WanHead::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
   Saved s{};
-  s.modulation = w.take<float>(shape.batch * kHeadSlots * width_);
+  s.modulation = w.take<float>(shape.timesteps() * kHeadSlots * width_);
   s.z = w.take_bytes(shape.rows() * width_ * dtype_bytes(dtype));
   return s;
 }
@@ -46,10 +46,10 @@ void WanHead::forward(const LayerCall& call, const float* tokens, const float* t
   const Saved s = carve(saved != nullptr ? store : c.workspace, c.shape, c.dtype);
   const PatchShape shape = patch_shape(c.shape);
   const int64_t rows = shape.rows();
-  modulation_forward(c.stream, s.modulation, c.weight(kHeadTable), time, c.shape.batch, kHeadSlots, 1, width_,
+  modulation_forward(c.stream, s.modulation, c.weight(kHeadTable), time, c.shape.timesteps(), kHeadSlots, 1, width_,
                      1u << kScale, c.dtype);
   layer_norm_forward(c.stream, s.z, tokens, s.modulation + kScale * width_, s.modulation + kShift * width_, rows,
-                     width_, c.shape.tokens(), kHeadSlots * width_, eps_, c.dtype);
+                     width_, c.shape.rows_a_timestep(), kHeadSlots * width_, eps_, c.dtype);
   float* y = c.workspace.take<float>(shape.elements());
   c.linear(kMatHead, y, s.z, rows);
   unpatchify(c.stream, out, y, shape);
@@ -63,8 +63,8 @@ void WanHead::backward(const LayerCall& call, const float* tokens, const float* 
   Workspace store(const_cast<void*>(saved), saved_bytes(c.shape, c.dtype));
   const Saved s = carve(store, c.shape, c.dtype);
   const PatchShape shape = patch_shape(c.shape);
-  const int64_t rows = shape.rows(), tokens_a_sample = c.shape.tokens(),
-                modulation = c.shape.batch * kHeadSlots * width_;
+  const int64_t rows = shape.rows(), group = c.shape.rows_a_timestep(),
+                modulation = c.shape.timesteps() * kHeadSlots * width_;
   float* dy = c.workspace.take<float>(shape.elements());
   unpatchify_backward(c.stream, dy, dout, shape);
   const void* doperand = c.operand(dy, shape.elements());
@@ -73,12 +73,12 @@ void WanHead::backward(const LayerCall& call, const float* tokens, const float* 
   float* dz = c.workspace.take<float>(rows * width_);
   c.input_gradient(kMatHead, dz, doperand, rows);
   float* dmodulation = c.workspace.take<float>(modulation);
-  float* scratch = c.workspace.take<float>(layer_norm_scratch(rows, tokens_a_sample, width_));
+  float* scratch = c.workspace.take<float>(layer_norm_scratch(rows, group, width_));
   fill_zero(c.stream, dmodulation, modulation * static_cast<int64_t>(sizeof(float)));
   layer_norm_backward(c.stream, dtokens, dmodulation + kScale * width_, dmodulation + kShift * width_, scratch, dz,
-                      nullptr, tokens, s.modulation + kScale * width_, rows, width_, tokens_a_sample,
+                      nullptr, tokens, s.modulation + kScale * width_, rows, width_, group,
                       kHeadSlots * width_, eps_);
-  modulation_backward(c.stream, c.gradient(kHeadTable), dtime, dmodulation, c.shape.batch, kHeadSlots, 1, width_);
+  modulation_backward(c.stream, c.gradient(kHeadTable), dtime, dmodulation, c.shape.timesteps(), kHeadSlots, 1, width_);
 }
 
 }  // namespace megaslide

@@ -130,18 +130,18 @@ struct Pipeline::Impl {
     const int64_t d = network.width;
     const bool all = a == 0;
     const auto count = [&](auto&& of_shape) { return largest(of_shape, all); };
-    const int64_t batch = count([](const BatchShape& s) { return s.batch; });
+    const int64_t times = count([](const BatchShape& s) { return s.timesteps(); });
     const int64_t rows = count([](const BatchShape& s) { return s.rows(); }), trained_rows = largest([](const BatchShape& s) { return s.rows(); });
     const int64_t context = count([](const BatchShape& s) { return s.batch * s.context_rows; });
     const int64_t out = count([&](const BatchShape& s) { return latent_count(s, network.out_channels); });
     const int64_t in = count([&](const BatchShape& s) { return latent_count(s, network.in_channels); });
     MicroBuffers m;
     m.latent = floats(in, "latent");
-    m.timesteps = floats(batch, "timesteps");
+    m.timesteps = floats(times, "timesteps");
     m.text = floats(context * network.text_width, "text");
     m.context = floats(context * d, "context");
-    m.time = floats(batch * d, "time embedding");
-    m.modulation = floats(batch * 6 * d, "modulation");
+    m.time = floats(times * d, "time embedding");
+    m.modulation = floats(times * 6 * d, "modulation");
     m.output = floats(out, "output");
     m.embedding_saved = take(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, options.compute_dtype); }),
                              "embedding saved", MemoryCategory::kActivations);
@@ -151,8 +151,8 @@ struct Pipeline::Impl {
     for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
     if (options.training) {
       m.dcontext = floats(context * d, "context gradient");
-      m.dtime = floats(batch * d, "time gradient");
-      m.dmodulation = floats(batch * 6 * d, "modulation gradient");
+      m.dtime = floats(times * d, "time gradient");
+      m.dmodulation = floats(times * 6 * d, "modulation gradient");
       m.dtokens = floats(trained_rows * d, "token gradient");
     }
     if (options.input_gradients) {
@@ -250,7 +250,7 @@ struct Pipeline::Impl {
       const MicroBuffers& m = micro[a];
       auto up = [&](float* dst, const float* src, int64_t n) { device.copy(s, dst, src, n * 4, CopyKind::kUpload, "upload inputs"); };
       up(m.latent, b.latent, latent_count(b.shape, network.in_channels));
-      up(m.timesteps, b.timesteps, b.shape.batch);
+      up(m.timesteps, b.timesteps, b.shape.timesteps());
       up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
       if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
     }
@@ -344,8 +344,8 @@ struct Pipeline::Impl {
       MicroBuffers& m = micro[a];
       const int64_t d = network.width;
       fill_zero(c, m.dcontext, s.batch * s.context_rows * d * 4);
-      fill_zero(c, m.dtime, s.batch * d * 4);
-      fill_zero(c, m.dmodulation, s.batch * 6 * d * 4);
+      fill_zero(c, m.dtime, s.timesteps() * d * 4);
+      fill_zero(c, m.dmodulation, s.timesteps() * 6 * d * 4);
       network.head->forward(call(head, s), last_tokens(m, true), m.time, m.output, head_saved);
       mse_loss(c, loss_device + a, dout, m.output, m.target, s.batch, latent_count(s, network.out_channels) / s.batch,
                1.0f / static_cast<float>(batches.size()));

@@ -23,7 +23,7 @@ namespace megaslide {
 struct MicroBatch {
   BatchShape shape;
   const float* latent = nullptr;     // (B, Cin, T, h, w), what the network is given (noisy)
-  const float* timesteps = nullptr;  // (B), 0..1000
+  const float* timesteps = nullptr;  // (B, times), 0..1000
   const float* text = nullptr;       // (B, S, text_dim), zero rows past the prompt
   const float* target = nullptr;     // (B, Cout, T, h, w), the velocity; training only
 };

@@ -1,5 +1,6 @@
 #include "train/probe.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -16,6 +17,30 @@ struct ProbeBatch {
   HostTensor latent, timesteps, text, target;
 };
 
+// [B], [B, T] or [B, tokens] for a latent [B, C, T, h, w].
+bool goes_with(const Shape& timesteps, const Shape& latent) {
+  if (timesteps.empty() || timesteps[0] != latent[0] || timesteps.size() > 2) return false;
+  return timesteps.size() == 1 || timesteps[1] == latent[2] || timesteps[1] == latent[2] * (latent[3] / 2) * (latent[4] / 2);
+}
+
+// Timesteps a sample as the network reads them: one, or one a latent frame; one a token is taken where all tokens of a
+// frame agree.
+void settle_timesteps(ProbeBatch& b, const std::string& path) {
+  const Shape& s = b.timesteps.shape();
+  if (s.size() == 1) return;
+  b.shape.times = b.shape.frames;
+  if (s[1] == b.shape.frames) return;
+  const int64_t frame = b.shape.height * b.shape.width, n = b.shape.batch * b.shape.frames;
+  HostTensor a_frame(DType::kF32, {b.shape.batch, b.shape.frames});
+  for (int64_t i = 0; i < n; ++i) {
+    const float* t = b.timesteps.f32() + i * frame;
+    if (std::any_of(t, t + frame, [&](float x) { return x != t[0]; }))
+      throw Error(fmt::format("{}: timesteps differ within latent frame {}", path, i % b.shape.frames), "give one value a frame");
+    a_frame.f32()[i] = t[0];
+  }
+  b.timesteps = std::move(a_frame);
+}
+
 ProbeBatch read_batch(const std::string& path, const ModelConfig& config) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   ProbeBatch b;
@@ -24,11 +49,12 @@ ProbeBatch read_batch(const std::string& path, const ModelConfig& config) {
   b.text = read_f32(file, "text");
   const Shape &x = b.latent.shape(), &text = b.text.shape();
   if (x.size() != 5 || x[1] != config.in_channels || text.size() != 3 || text[0] != x[0] || text[2] != config.text_dim ||
-      b.timesteps.shape() != Shape{x[0]})
+      !goes_with(b.timesteps.shape(), x))
     throw Error(fmt::format("{}: latent {}, timesteps {} and text {} do not go with each other or the model", path, to_string(x),
                             to_string(b.timesteps.shape()), to_string(text)),
-                fmt::format("latent [B,{},T,h,w], timesteps [B], text [B,S,{}]", config.in_channels, config.text_dim));
+                fmt::format("latent [B,{},T,h,w], timesteps [B], [B,T] or [B,tokens], text [B,S,{}]", config.in_channels, config.text_dim));
   b.shape = batch_shape_of({x[1], x[2], x[3], x[4]}, x[0], text[1], path);
+  settle_timesteps(b, path);
   if (file.find("target")) b.target = read_f32(file, "target");
   const Shape out{x[0], config.out_channels, x[2], x[3], x[4]};
   if (!b.target.empty() && b.target.shape() != out)

@@ -108,6 +108,45 @@ TEST_P(Dit, Fp32OutputsAndIntermediates) {
   EXPECT_EQ(net.infer(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")), out) << "without saving";
 }
 
+// A timestep for each latent frame: the reference gives one to each token.
+std::vector<float> a_frame(const std::vector<float>& per_token, const BatchShape& s) {
+  std::vector<float> r;
+  const auto frame = static_cast<size_t>(s.height * s.width);
+  for (size_t i = 0; i < per_token.size(); i += frame) r.push_back(per_token[i]);
+  return r;
+}
+
+TEST_P(Dit, ATimestepAFrame) {
+  Golden g(GetParam());
+  g.shape.times = g.shape.frames;
+  NetworkDriver net = g.network(DType::kF32);
+  const std::vector<float> times = a_frame(g.tensor("timesteps_per_token"), g.shape), want = g.tensor("out_per_token");
+  const std::vector<float> out = net.forward(g.tensor("latent"), times, g.tensor("text"));
+  EXPECT_LT(distance(out, want) / norm(want), kFactor * g.meta["noise_fp32_angles64"]["out_per_token"].get<double>() + kFloor);
+  EXPECT_EQ(net.infer(g.tensor("latent"), times, g.tensor("text")), out) << "without saving";
+}
+
+// The gradient of a sum of equal terms: frames that share a timestep give what one timestep a sample gives, up to the
+// order of fp32 sums.
+TEST_P(Dit, GradientsWithATimestepAFrame) {
+  Golden g(GetParam());
+  NetworkDriver one = g.network(DType::kF32);
+  g.shape.times = g.shape.frames;
+  NetworkDriver many = g.network(DType::kF32);
+  std::vector<float> times;
+  for (const float t : g.tensor("timesteps")) times.insert(times.end(), static_cast<size_t>(g.shape.frames), t);
+  double loss = 0;
+  one.backward(loss_gradient(one.forward(g.tensor("latent"), g.tensor("timesteps"), g.tensor("text")), g.tensor("target"), &loss));
+  many.backward(loss_gradient(many.forward(g.tensor("latent"), times, g.tensor("text")), g.tensor("target"), &loss));
+  double difference = 0, total = 0;
+  for (const std::string& name : one.names()) {
+    const double d = distance(many.gradient(name), one.gradient(name));
+    difference += d * d;
+    total += norm(one.gradient(name)) * norm(one.gradient(name));
+  }
+  EXPECT_LT(std::sqrt(difference / total), kFactor * g.meta["noise_fp32_angles64"]["grads_all"].get<double>() + kFloor);
+}
+
 TEST_P(Dit, Fp32Gradients) {
   const Golden g(GetParam());
   NetworkDriver net = g.network(DType::kF32);

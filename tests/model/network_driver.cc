@@ -107,8 +107,9 @@ std::vector<float> NetworkDriver::run(const std::vector<float>& latent, const st
                batch = static_cast<size_t>(shape_.batch);
   states_.assign(1, std::vector<float>(rows * width, NAN));
   context.assign(batch * static_cast<size_t>(shape_.context_rows) * width, NAN);
-  time.assign(batch * width, NAN);
-  modulation.assign(batch * 6 * width, NAN);
+  const size_t times = static_cast<size_t>(shape_.timesteps());
+  time.assign(times * width, NAN);
+  modulation.assign(times * 6 * width, NAN);
   network_.embedding->forward(call(parts_.front(), w), latent.data(), timesteps.data(), text.data(), states_[0].data(),
                               context.data(), time.data(), modulation.data(), saved(parts_.front()));
   const Conditioning conditioning{.context = context.data(), .modulation = modulation.data()};
