@@ -21,7 +21,7 @@ BatchShape sampling_shape(const Network& network, int64_t frames, int64_t height
   return shape;
 }
 
-void sample_latent(Device& device, Pipeline& pipeline, const LatentRequest& request, const SamplingOptions& options,
+void sample_latent(Device& device, const PipelineOf& pipeline, const LatentRequest& request, const SamplingOptions& options,
                    const StopToken& stop, const std::function<void(int64_t)>& on_step) {
   const auto n = request.latent.size();
   const auto branches = static_cast<size_t>(request.shape.batch);
@@ -40,11 +40,14 @@ void sample_latent(Device& device, Pipeline& pipeline, const LatentRequest& requ
     stop.throw_if_requested();
     for (size_t b = 0; b < branches; ++b)
       std::copy(request.latent.begin(), request.latent.end(), input.begin() + static_cast<std::ptrdiff_t>(b * n));
-    std::fill(timesteps.begin(), timesteps.end(), static_cast<float>(schedule.timesteps[static_cast<size_t>(k)]));
-    device.synchronize(pipeline.predict(batch, velocity.data()));
+    const double t = schedule.timesteps[static_cast<size_t>(k)];
+    const int network = network_at(t, options);
+    const double guidance = network == 1 && options.guidance_scale_2 > 0 ? options.guidance_scale_2 : options.guidance_scale;
+    std::fill(timesteps.begin(), timesteps.end(), static_cast<float>(t));
+    device.synchronize(pipeline(network).predict(batch, velocity.data()));
 
     const std::span<float> v(velocity.data(), n);
-    if (branches == 2) apply_guidance(v, {velocity.data() + n, n}, options.guidance_scale);
+    if (branches == 2) apply_guidance(v, {velocity.data() + n, n}, std::max(guidance, 1.0));
     scheduler->step(request.latent, v);
     if (!std::all_of(request.latent.begin(), request.latent.end(), [](float x) { return std::isfinite(x); }))
       throw Error(fmt::format("the latent is not finite after sampling step {} of {}", k + 1, options.steps),

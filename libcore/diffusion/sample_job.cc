@@ -89,10 +89,10 @@ class Run {
   void check_arguments() {
     std::vector<std::string> errors;
     const bool sampling = job_.decode.empty();
-    if (job_.out.empty() && job_.latents_out.empty()) errors.emplace_back("nothing to write: give -o OUT or --latents-out FILE");
+    if (job_.out.empty() && job_.latents_out.empty() && job_.trajectory_out.empty()) errors.emplace_back("nothing to write: give -o OUT or --latents-out FILE");
     if (sampling && job_.prompts.empty() && job_.text_embeds.empty()) errors.emplace_back("no prompt: give --prompt, --prompts or --text-embeds");
     if (!job_.prompts.empty() && !job_.text_embeds.empty()) errors.emplace_back("--text-embeds stands for the prompt: leave --prompt away");
-    if (!sampling && (!job_.prompts.empty() || !job_.text_embeds.empty() || !job_.init_latents.empty() || !job_.latents_out.empty()))
+    if (!sampling && (!job_.prompts.empty() || !job_.text_embeds.empty() || !job_.init_latents.empty() || !job_.latents_out.empty() || !job_.trajectory_out.empty()))
       errors.emplace_back("--decode samples nothing: prompts and latents have no place beside it");
     for (const auto& p : job_.prompts)
       if (!is_clean_utf8(p)) errors.emplace_back("a prompt is not UTF-8 text");
@@ -109,14 +109,14 @@ class Run {
       if (folder_ && job_.format != "png") kind_ = OutputKind::kVideoFile;
       check_writable(job_.out);
     }
-    for (const auto& path : {job_.latents_out, job_.contact_sheet})
+    for (const auto& path : {job_.latents_out, job_.trajectory_out, job_.contact_sheet})
       if (!path.empty()) check_writable(path);
   }
 
   // One file would take the place of the other.
   void check_outputs_differ() const {
     std::map<fs::path, std::string> used;
-    for (const auto& [flag, path] : {std::pair("-o", job_.out), {"--latents-out", job_.latents_out}, {"--contact-sheet", job_.contact_sheet}}) {
+    for (const auto& [flag, path] : {std::pair("-o", job_.out), {"--latents-out", job_.latents_out}, {"--trajectory-out", job_.trajectory_out}, {"--contact-sheet", job_.contact_sheet}}) {
       if (path == "-") throw usage_error(fmt::format("{} -: videos and latents do not go to standard output", flag), "name a file");
       if (path.empty()) continue;
       const auto [it, fresh] = used.emplace(fs::path(path).lexically_normal(), flag);
@@ -131,13 +131,17 @@ class Run {
     sampling_.steps = job_.steps.value_or(config_.steps);
     sampling_.flow_shift = job_.flow_shift.value_or(config_.flow_shift);
     sampling_.guidance_scale = job_.guidance_scale.value_or(config_.guidance_scale);
+    sampling_.boundary = config_.boundary;
+    if (config_.boundary > 0) sampling_.guidance_scale_2 = job_.guidance_scale_2.value_or(job_.guidance_scale.value_or(config_.guidance_scale_2));
+    else if (job_.guidance_scale_2) throw usage_error("--guidance-scale-2: this model has one network", "leave it away");
+    options_.weights = job_.weights;
     options_.sampling = sampling_;
     options_.compute_dtype = job_.compute_dtype;
     options_.threads = job_.threads;
     report_.sampling = sampling_;
     report_.fps = job_.fps.value_or(config_.fps);
     if (!job_.init_latents.empty()) adopt_init_latents();
-    if (!uses_guidance(sampling_) && !job_.negative_prompt.empty())
+    if (!uses_guidance(sampling_) && job_.negative_prompt && !job_.negative_prompt->empty())
       log_warning("the negative prompt is not used: --guidance-scale {} runs the conditional pass alone", sampling_.guidance_scale);
   }
 
@@ -187,7 +191,7 @@ class Run {
     if (job_.text_embeds.empty()) {
       std::vector<std::string> wanted;
       for (const auto& p : prompts) wanted.push_back(p.prompt);
-      wanted.push_back(job_.negative_prompt);
+      wanted.push_back(job_.negative_prompt.value_or(default_negative_prompt(config_)));
       texts = encode_prompt_rows(parts_, wanted, job_.compute_dtype, job_.threads);
     }
     const VideoSampler sampler(model, options_);
@@ -202,7 +206,11 @@ class Run {
       const uint64_t seed = job_.seed + static_cast<uint64_t>(prompt.repeat);
       HostTensor text = job_.text_embeds.empty() ? std::move(texts[i]) : read_text_rows(job_.text_embeds, "prompt_embeds", config_);
       HostTensor latent = sampler.sample(init_.empty() ? sampler.initial_noise(seed) : init_.clone(), text, negative, stop_,
-                                         [&](int64_t) { progress.add(1, prompt.prompt.substr(0, 40)); });
+                                         [&](int64_t, std::span<const float> x) {
+                                           if (i == 0 && !job_.trajectory_out.empty()) trajectory_.insert(trajectory_.end(), x.begin(), x.end());
+                                           progress.add(1, prompt.prompt.substr(0, 40));
+                                         });
+      if (i == 0 && !job_.trajectory_out.empty()) write_trajectory(latent.shape());
       const std::string path = job_.out.empty() ? "" : path_of(prompt);
       if (wants_video()) finish_video(path, latent.view());
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -211,6 +219,13 @@ class Run {
     }
     progress.finish();
     if (!job_.latents_out.empty()) write_latents();
+  }
+
+  void write_trajectory(Shape shape) {
+    shape.insert(shape.begin(), sampling_.steps);
+    make_parent_folder(job_.trajectory_out);
+    write_safetensors(job_.trajectory_out, {{"latents", {DType::kF32, shape, reinterpret_cast<const std::byte*>(trajectory_.data())}}});
+    trajectory_ = {};
   }
 
   void write_latents() const {
@@ -253,10 +268,18 @@ class Run {
   HostTensor init_;
   SampleReport report_;
   std::vector<HostTensor> latents_;
+  std::vector<float> trajectory_;
   std::vector<std::vector<Picture>> clips_;
 };
 
 }  // namespace
+
+std::string default_negative_prompt(const ModelConfig& model) {
+  if (model.text_encoder != TextEncoderKind::kUmt5) return {};
+  return "色调艳丽，过曝，静态，细节模糊不清，字幕，风格，作品，画作，画面，静止，整体发灰，最差质量，低质量，JPEG压缩残留，丑陋的，"
+         "残缺的，多余的手指，画得不好的手部，画得不好的脸部，畸形的，毁容的，形态畸形的肢体，手指融合，静止不动的画面，杂乱的背景，"
+         "三条腿，背景人很多，倒着走";
+}
 
 SampleReport run_sample_job(const SampleJob& job, const StopToken& stop) { return Run(job, stop).go(); }
 

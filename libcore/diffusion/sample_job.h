@@ -15,16 +15,18 @@ struct SampleJob {
   std::string model;                  // a model directory, a checkpoint, or a foreign checkpoint (io/open_model.h)
   std::vector<std::string> prompts;   // in order; --prompt and the lines of --prompts
   bool from_file = false;             // prompts came from a file: OUT is a folder, also for one prompt
-  std::string negative_prompt;
+  std::optional<std::string> negative_prompt;  // unset: the model's (default_negative_prompt)
   std::string out;                    // by extension: .mp4 .webm .gif .safetensors, else a folder
   std::string format = "mp4";         // of the videos in a folder: mp4, webm, gif, png
   std::string init_latents;           // file with `latents_init` (or `latents`)
   std::string text_embeds;            // file with `prompt_embeds`, `negative_prompt_embeds`
   std::string latents_out;            // file to write `latents` to
+  std::string trajectory_out;         // file for the latents after each step of the first video
   std::string decode;                 // file with `latents`: decode them, sample nothing
   std::string contact_sheet;          // PNG with a row of pictures a video
   std::optional<int64_t> num_frames, height, width, steps;
-  std::optional<double> guidance_scale, flow_shift, fps;
+  std::optional<double> guidance_scale, guidance_scale_2, flow_shift, fps;
+  WeightPlace weights = WeightPlace::kAuto;
   std::string solver = "unipc", sigma_grid = "diffusers";
   uint64_t seed = 0;
   DType compute_dtype = DType::kBF16;
@@ -45,6 +47,10 @@ struct SampleReport {
   SamplingOptions sampling;
   double fps = 0;
 };
+
+// What Wan's own programs steer away from where nothing is said (spec wan.md D.9): a text in Chinese for models with
+// UMT5, nothing for others.
+std::string default_negative_prompt(const ModelConfig& model);
 
 // Throws a usage Error for everything that can be known before the weights are read. In a folder of several videos a
 // manifest.json lists path, prompt, index and seed of each.

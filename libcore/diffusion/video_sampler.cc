@@ -7,12 +7,15 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/atomic_file.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "diffusion/flow_matching.h"
 #include "io/model_directory.h"
 #include "model/text_encoder.h"
 #include "model/video_codec.h"
 #include "model/wan.h"
+#include "stream/weight_reader.h"
 
 namespace megaslide {
 namespace {
@@ -21,6 +24,10 @@ constexpr int64_t kPatch = 2;
 
 // All weights stay on the device, packed once, where they are this small; larger models are streamed through two slots.
 constexpr int64_t kResidentBytes = int64_t{1} << 30;
+constexpr int kStreamedSlots = 2;
+// A layer of a large model from a slow disk takes its time; only a stream that stands still for so long has failed.
+constexpr double kStallSeconds = 1800;
+constexpr const char* kSecondNetwork = "transformer_2";
 
 // "816 or 832": the multiples of `step` around `value`, both at least `step`.
 std::string nearest_multiples(int64_t value, int64_t step) {
@@ -29,6 +36,13 @@ std::string nearest_multiples(int64_t value, int64_t step) {
 }
 
 }  // namespace
+
+WeightPlace parse_weight_place(const std::string& word) {
+  if (word == "auto") return WeightPlace::kAuto;
+  if (word == "memory") return WeightPlace::kMemory;
+  if (word == "disk") return WeightPlace::kDisk;
+  throw usage_error(fmt::format("weights: {}", word), "use auto, memory or disk");
+}
 
 std::vector<std::string> sampling_option_errors(const ModelConfig& model, const VideoSamplerOptions& o) {
   std::vector<std::string> errors;
@@ -60,27 +74,89 @@ Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height,
           width / model.spatial_stride()};
 }
 
+std::vector<ModelDirectory> networks_of(const ModelDirectory& model) {
+  if (model.config().boundary <= 0) return {model};
+  const std::string folder = model.parts_folder(), second = folder + "/" + kSecondNetwork;
+  const bool trained_second = model.manifest().source.network == kSecondNetwork;
+  if (trained_second) return {ModelDirectory::open(folder), model};
+  if (folder.empty() || !ModelDirectory::is_one(second))
+    throw Error(fmt::format("{}: a network for noise levels from {} on; the one for lower levels is missing", model.path(), model.config().boundary),
+                "import the whole checkpoint with shard-weights: the folder that holds both networks");
+  return {model, ModelDirectory::open(second)};
+}
+
+namespace {
+
+// One network with its weights in host memory, or on their way through it.
+struct Expert {
+  Expert(const ModelDirectory& model, DType dtype, bool from_disk)
+      : directory(model), network(make_wan_network(model.config())),
+        store(network, {.compute_dtype = dtype, .streamed_slots = from_disk ? kStreamedSlots : 0}) {}
+
+  ModelDirectory directory;
+  Network network;
+  HostStore store;
+};
+
+int64_t weight_bytes(const ModelDirectory& model, DType dtype) { return parameter_count(model.config()) * dtype_bytes(dtype); }
+
+bool read_from_disk(const std::vector<ModelDirectory>& networks, const VideoSamplerOptions& o) {
+  if (o.weights != WeightPlace::kAuto) return o.weights == WeightPlace::kDisk;
+  int64_t bytes = 0;
+  for (const auto& n : networks) bytes += weight_bytes(n, o.compute_dtype);
+  const int64_t available = available_memory();
+  // Packed copies of what is in use come on top.
+  const bool fits = bytes <= available / 4 * 3;
+  if (!fits) log_info("{} of weights, {} of memory available: layers are read from disk in each step", format_bytes(bytes), format_bytes(available));
+  return !fits;
+}
+
+}  // namespace
+
 struct VideoSampler::Impl {
   ModelConfig config;
   VideoSamplerOptions options;
-  Network network;
-  HostStore store;
   std::unique_ptr<Device> device;
+  std::vector<std::unique_ptr<Expert>> experts;
   BatchShape shape;
+  int active = -1;
+  std::unique_ptr<WeightReader> reader;
   std::unique_ptr<Pipeline> pipeline;
 
   Impl(const ModelDirectory& model, const VideoSamplerOptions& o)
-      : config(model.config()), options(o), network(make_wan_network(config)),
-        store(network, {.compute_dtype = o.compute_dtype}), device(make_cpu_device({.threads = o.threads})) {
+      : config(model.config()), options(o), device(make_cpu_device({.threads = o.threads, .stall_timeout = kStallSeconds})) {
+    const std::vector<ModelDirectory> networks = networks_of(model);
+    const bool from_disk = read_from_disk(networks, o);
     ThreadPool pool(o.threads);
-    load_state(store, model, pool, false);
+    for (const auto& n : networks) {
+      experts.push_back(std::make_unique<Expert>(n, o.compute_dtype, from_disk));
+      load_state(experts.back()->store, n, pool, false);
+    }
     const Shape latent = latent_shape(config, o.num_frames, o.height, o.width);
-    shape = sampling_shape(network, latent[1], latent[2], latent[3], config.text_len, o.sampling);
-    PipelineOptions pipeline_options;
-    pipeline_options.compute_dtype = o.compute_dtype;
-    pipeline_options.shapes = {shape};
-    if (store.ledger().weights <= kResidentBytes) pipeline_options.slots = std::max<int>(2, static_cast<int>(config.layers));
-    pipeline = std::make_unique<Pipeline>(*device, network, store, pipeline_options);
+    shape = sampling_shape(experts[0]->network, latent[1], latent[2], latent[3], config.text_len, o.sampling);
+    use(0);
+  }
+
+  // One pipeline at a time: its buffers are those of one network.
+  Pipeline& use(int k) {
+    if (k == active) return *pipeline;
+    pipeline.reset();
+    reader.reset();
+    Expert& e = *experts[static_cast<size_t>(k)];
+    PipelineOptions o;
+    o.compute_dtype = options.compute_dtype;
+    o.shapes = {shape};
+    PipelineHooks hooks;
+    if (e.store.options().streamed_slots > 0) {
+      o.slots = kStreamedSlots;
+      reader = std::make_unique<WeightReader>(*device, e.store, e.directory);
+      hooks = reader->hooks();
+    } else if (e.store.ledger().weights <= kResidentBytes) {
+      o.slots = std::max<int>(2, static_cast<int>(config.layers));
+    }
+    pipeline = std::make_unique<Pipeline>(*device, e.network, e.store, o, hooks);
+    active = k;
+    return *pipeline;
   }
 };
 
@@ -99,12 +175,13 @@ HostTensor VideoSampler::initial_noise(uint64_t seed) const {
 }
 
 HostTensor VideoSampler::sample(HostTensor noise, const HostTensor& text, const HostTensor& negative, const StopToken& stop,
-                                const std::function<void(int64_t)>& on_step) const {
+                                const std::function<void(int64_t, std::span<const float>)>& on_step) const {
   const auto span = [](const HostTensor& t) {
     return std::span<const float>(t.empty() ? nullptr : t.f32(), t.empty() ? 0 : static_cast<size_t>(t.elements()));
   };
   const LatentRequest request{impl_->shape, {noise.f32(), static_cast<size_t>(noise.elements())}, span(text), span(negative)};
-  sample_latent(*impl_->device, *impl_->pipeline, request, impl_->options.sampling, stop, on_step);
+  sample_latent(*impl_->device, [this](int k) -> Pipeline& { return impl_->use(k); }, request, impl_->options.sampling, stop,
+                [&](int64_t k) { if (on_step) on_step(k, span(noise)); });
   return noise;
 }
 

@@ -9,19 +9,24 @@
 
 #include "base/stop.h"
 #include "diffusion/latent_sampler.h"
+#include "io/model_directory.h"
 #include "io/video.h"
 #include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
 
-class ModelDirectory;
+// Where a network's weights are while it samples: all in memory, or read layer by layer in each step. kAuto: in memory
+// where they leave a quarter of what is available.
+enum class WeightPlace { kAuto, kMemory, kDisk };
+WeightPlace parse_weight_place(const std::string& word);  // "auto", "memory", "disk"
 
 struct VideoSamplerOptions {
   SamplingOptions sampling;
   int64_t num_frames = 81, height = 480, width = 832;
   DType compute_dtype = DType::kBF16;
   int threads = 1;
+  WeightPlace weights = WeightPlace::kAuto;
 };
 
 // Finds what does not fit the model, each "--option: value, what would do"; empty when all is well.
@@ -29,6 +34,10 @@ std::vector<std::string> sampling_option_errors(const ModelConfig& model, const 
 
 // Shape (C, T, h, w) of the latent of a video.
 Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height, int64_t width);
+
+// The networks of a model, by noise level: one, or two where config.boundary > 0. Of a checkpoint of one of two networks
+// the other comes from the model it was trained from. Error where the second is missing.
+std::vector<ModelDirectory> networks_of(const ModelDirectory& model);
 
 class VideoSampler {
  public:
@@ -43,7 +52,7 @@ class VideoSampler {
   // The normalised latent (C, T, h, w). `negative` is read only with guidance. The result depends on noise, text and
   // options, not on what was sampled before, nor on the threads.
   HostTensor sample(HostTensor noise, const HostTensor& text, const HostTensor& negative, const StopToken& stop,
-                    const std::function<void(int64_t step)>& on_step) const;
+                    const std::function<void(int64_t step, std::span<const float> latent)>& on_step) const;
 
  private:
   struct Impl;

@@ -60,6 +60,7 @@ ModelSource read_source(const json& from, JsonFields& parent) {
     f.read("seed", seed);
     source.seed = seed;
   }
+  if (f.find("network")) f.read("network", source.network);
   if (f.find("parts")) f.read("parts", source.parts);
   for (const std::string& p : f.problems()) parent.problem("source: " + p);
   return source;
@@ -76,6 +77,7 @@ std::string manifest_to_text(const ModelManifest& m) {
   out["parameters"] = m.parameters;
   out["source"] = {{"layout", m.source.layout}, {"path", m.source.path}, {"prefix", m.source.prefix}, {"config_json", m.source.config_json}};
   if (m.source.seed) out["source"]["seed"] = *m.source.seed;
+  if (!m.source.network.empty()) out["source"]["network"] = m.source.network;
   if (!m.source.parts.empty()) out["source"]["parts"] = m.source.parts;
   if (!m.state.empty()) out["state"] = nlohmann::ordered_json::parse(m.state);
   out["files"] = nlohmann::ordered_json::array();

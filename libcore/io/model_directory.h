@@ -39,6 +39,7 @@ struct ModelSource {
   std::string prefix;       // of a repack
   std::string config_json;  // text of the source's config.json, or empty
   std::optional<uint64_t> seed;  // of "init"
+  std::string network;      // of a checkpoint of one of two networks: "transformer" (high noise) or "transformer_2"
   std::string parts;        // of a checkpoint: the model directory whose codec, text encoder and second network go with it
 };
 

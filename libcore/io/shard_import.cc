@@ -212,7 +212,12 @@ void import_checkpoint(const std::string& given, const std::string& directory, c
   int64_t bytes = importer.bytes();
   for (const auto& [path, name] : components) bytes += static_cast<int64_t>(fs::file_size(path));
   ModelDirectoryWriter writer(directory, config, options.replace, bytes);
-  writer.set_source({wan_layout_name(checkpoint.layout), fs::path(places.weights).filename().string(), checkpoint.prefix, config_file.text, {}, {}});
+  ModelSource from;
+  from.layout = wan_layout_name(checkpoint.layout);
+  from.path = fs::path(places.weights).filename().string();
+  from.prefix = checkpoint.prefix;
+  from.config_json = config_file.text;
+  writer.set_source(from);
   importer.write(writer, config.layers, stop);
   Progress progress("copy", static_cast<double>(components.size()), "files");
   for (const auto& [path, name] : components) {

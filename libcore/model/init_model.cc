@@ -41,7 +41,10 @@ void init_model_directory(const std::string& path, const ModelConfig& config, ui
   validate(config);
   check_model_output(path, replace);
   ModelDirectoryWriter writer(path, config, replace, parameter_count(config) * dtype_bytes(dtype));
-  ModelSource source{.layout = "init", .path = config.name, .prefix = "", .config_json = "", .seed = seed, .parts = ""};
+  ModelSource source;
+  source.layout = "init";
+  source.path = config.name;
+  source.seed = seed;
   writer.set_source(source);
   Progress progress("init", static_cast<double>(parameter_count(config)), "parameters");
   std::vector<float> values;

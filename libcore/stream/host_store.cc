@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -12,11 +13,17 @@ namespace megaslide {
 
 HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options) {
   MS_CHECK(options.compute_dtype == DType::kBF16 || options.compute_dtype == DType::kF32);
-  auto add = [&](const Module& module, std::string prefix) {
+  MS_CHECK(options.streamed_slots == 0 || !options.training);
+  auto add = [&](const Module& module, std::string prefix, void* shared) {
     ModuleState s;
     s.module = &module;
     s.prefix = std::move(prefix);
     const int64_t n = module.layout().elements;
+    if (shared) {
+      s.weights = shared;
+      states_.push_back(std::move(s));
+      return;
+    }
     const bool fp32_weights = options_.compute_dtype == DType::kF32;
     if (fp32_weights) {
       // One slab serves as weight and master; it is accounted as the master while training.
@@ -34,9 +41,14 @@ HostStore::HostStore(const Network& network, const HostStoreOptions& options) : 
     }
     states_.push_back(std::move(s));
   };
-  add(*network.embedding, "");
-  for (size_t l = 0; l < network.layers.size(); ++l) add(*network.layers[l], fmt::format("blocks.{}.", l));
-  add(*network.head, "");
+  add(*network.embedding, "", nullptr);
+  int64_t largest = 0;
+  for (const auto& l : network.layers) largest = std::max(largest, l->layout().elements);
+  std::vector<void*> slabs;
+  for (int i = 0; i < options.streamed_slots; ++i) slabs.push_back(allocate(largest * dtype_bytes(options.compute_dtype), ledger_.weights));
+  for (size_t l = 0; l < network.layers.size(); ++l)
+    add(*network.layers[l], fmt::format("blocks.{}.", l), slabs.empty() ? nullptr : slabs[l % slabs.size()]);
+  add(*network.head, "", nullptr);
 }
 
 HostStore::~HostStore() {

@@ -27,6 +27,9 @@ struct HostStoreOptions {
   MasterCodec masters = MasterCodec::kSplit;
   DType gradients = DType::kBF16;
   bool simulated = false;              // addresses without memory, for plans
+  // Not 0: layer l's weights share slab l mod streamed_slots, which a WeightReader fills just ahead of their upload. For
+  // models larger than memory; without training only.
+  int streamed_slots = 0;
 };
 
 // Slabs of layout.elements elements; nullptr where the codec has none.
@@ -76,7 +79,7 @@ class HostStore {
 };
 
 // Fills masters and weights from a model directory, tensor by tensor; of a checkpoint its masters, and where the store is
-// for training and `moments` is true Adam's moments too.
+// for training and `moments` is true Adam's moments too. Of a streamed store the embedding and the head alone.
 void load_state(HostStore& store, const ModelDirectory& directory, ThreadPool& pool, bool moments);
 
 }  // namespace megaslide

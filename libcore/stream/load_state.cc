@@ -39,7 +39,8 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
 
 void load_state(HostStore& store, const ModelDirectory& directory, ThreadPool& pool, bool moments) {
   MS_CHECK(store.modules() == directory.layers() + 2);
-  for (int m = 0; m < store.modules(); ++m) {
+  const bool streamed = store.options().streamed_slots > 0;
+  for (int m = 0; m < store.modules(); m += streamed ? store.modules() - 1 : 1) {
     const SafetensorsFile file = directory.part(m - 1);
     for (size_t i = 0; i < store.module(m).module->params().size(); ++i) load_parameter(store, m, i, file, pool, moments);
   }

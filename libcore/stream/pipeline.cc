@@ -216,7 +216,7 @@ struct Pipeline::Impl {
     device.wait(s, slot.released);
     const bool resident_copy = slot.module == index;
     if (!resident_copy) {
-      if (hooks.before_upload) device.wait(s, hooks.before_upload(index));
+      if (hooks.before_upload) device.wait(s, hooks.before_upload(index, slot.released));
       const void* host = store.module(index).weights;
       const int64_t bytes = module(index).layout().elements * dtype_bytes(options.compute_dtype);
       slot.raw = slot.buffer ? slot.buffer : host;

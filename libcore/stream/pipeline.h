@@ -39,8 +39,9 @@ struct PipelineOptions {
 };
 
 struct PipelineHooks {
-  // Queues what must happen before module's weights may be uploaded (its optimizer); the upload waits for the event.
-  std::function<Event(int module)> before_upload;
+  // Queues what must happen before module's weights may be uploaded (its optimizer, its reading from disk); the upload
+  // waits for the event. Once `released` has passed, nothing reads what was last uploaded into the same slot.
+  std::function<Event(int module, const Event& released)> before_upload;
   // The module's gradients are whole in host memory once `event` has passed.
   std::function<void(int module, const Event& event)> gradient_ready;
 };

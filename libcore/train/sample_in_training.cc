@@ -60,7 +60,7 @@ void sample_in_training(const SampleContext& c, int64_t step, const StopToken& s
     HostTensor latent(DType::kF32, latent_shape(c.parts.config, o.num_frames, o.height, o.width));
     const std::span<float> x(latent.f32(), static_cast<size_t>(latent.elements()));
     fill_normal(x, static_cast<uint64_t>(c.run.sample.seed + named.repeat), RandomPurpose::kSample, 0);
-    sample_latent(c.device, c.pipeline, {shape, x, floats(c.texts[i]), floats(c.texts.back())}, o.sampling, stop);
+    sample_latent(c.device, [&](int) -> Pipeline& { return c.pipeline; }, {shape, x, floats(c.texts[i]), floats(c.texts.back())}, o.sampling, stop);
     const HostTensor video = decode_latent(c.parts, latent.view(), compute_dtype(c.run), c.threads);
     write_video(folder + "/" + named.stem + ".mp4", OutputKind::kVideoFile, video, pictures_of(video), c.parts.config.fps);
   }

@@ -13,7 +13,7 @@ TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, P
       squared_norms_(static_cast<size_t>(store.modules()), 0) {
   pipeline.training = true;
   pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline),
-                                         PipelineHooks{[this](int m) { return update(m); },
+                                         PipelineHooks{[this](int m, const Event&) { return update(m); },
                                                        [this](int m, const Event& e) { gradient_ready(m, e); }});
 }
 

@@ -95,7 +95,7 @@ struct Rig {
     const BatchShape shape = sampling_shape(network, 1, 4, 4, kRows, options);
     Pipeline pipeline(*device, network, *store, {.compute_dtype = DType::kF32, .shapes = {shape}});
     const std::vector<float> rows(kRows * kTextWidth, text), negative_rows(kRows * kTextWidth, negative);
-    sample_latent(*device, pipeline, {shape, latent, rows, negative_rows}, options, stop);
+    sample_latent(*device, [&](int) -> Pipeline& { return pipeline; }, {shape, latent, rows, negative_rows}, options, stop);
     return latent;
   }
 };
