@@ -76,11 +76,12 @@ Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height,
 
 std::vector<ModelDirectory> networks_of(const ModelDirectory& model) {
   if (model.config().boundary <= 0) return {model};
-  const std::string folder = model.parts_folder(), second = folder + "/" + kSecondNetwork;
   const bool trained_second = model.manifest().source.network == kSecondNetwork;
-  if (trained_second) return {ModelDirectory::open(folder), model};
-  if (folder.empty() || !ModelDirectory::is_one(second))
-    throw Error(fmt::format("{}: a network for noise levels from {} on; the one for lower levels is missing", model.path(), model.config().boundary),
+  const std::string whole = model.parts_folder(), beside = model.path() + "/" + kSecondNetwork;
+  if (trained_second && !whole.empty()) return {ModelDirectory::open(whole), model};
+  const std::string second = ModelDirectory::is_one(beside) ? beside : whole + "/" + kSecondNetwork;
+  if (trained_second || !ModelDirectory::is_one(second))
+    throw Error(fmt::format("{}: one of two networks that meet at the noise level {}; the other one is missing", model.path(), model.config().boundary),
                 "import the whole checkpoint with shard-weights: the folder that holds both networks");
   return {model, ModelDirectory::open(second)};
 }
