@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
                 .flags = kDeviceFlag | kComputeDtypeFlag | kThreadsFlag | kSeedFlag | kGracefulStop};
   const auto setup = [&](CLI::App& app) {
     app.add_option("MODEL", job.model, "Model directory or checkpoint")->required()->group("Input");
+    app.add_option("--parts", job.parts, "Model directory with VAE, text encoder and second network, where it is not the one MODEL was trained from")->group("Input");
     app.add_option("--prompt", job.prompts, "Prompt; may be given several times")->group("Input")->allow_extra_args(false);
     app.add_option("--prompts", prompt_file, "File with a prompt a line, - for standard input; lines that start with # are comments")->group("Input");
     app.add_option("--negative-prompt", job.negative_prompt, "What guidance leads away from; default: Wan's own text for models with UMT5, else nothing")->group("Input");

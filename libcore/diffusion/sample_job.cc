@@ -66,7 +66,9 @@ class Run {
     check_arguments();
     const OpenModel opened(job_.model);
     const ModelDirectory& model = opened.directory();
-    parts_ = parts_of(model);
+    if (!job_.parts.empty() && !ModelDirectory::is_one(job_.parts))
+      throw usage_error(fmt::format("--parts {}: no model directory", job_.parts), "name the model that shard-weights made");
+    parts_ = parts_of(model, job_.parts);
     config_ = model.config();
     settle_options();
     check_model();
@@ -135,6 +137,7 @@ class Run {
     if (config_.boundary > 0) sampling_.guidance_scale_2 = job_.guidance_scale_2.value_or(job_.guidance_scale.value_or(config_.guidance_scale_2));
     else if (job_.guidance_scale_2) throw usage_error("--guidance-scale-2: this model has one network", "leave it away");
     options_.weights = job_.weights;
+    options_.parts = job_.parts;
     options_.sampling = sampling_;
     options_.compute_dtype = job_.compute_dtype;
     options_.threads = job_.threads;

@@ -13,6 +13,7 @@ namespace megaslide {
 // Unset fields take the model's defaults.
 struct SampleJob {
   std::string model;                  // a model directory, a checkpoint, or a foreign checkpoint (io/open_model.h)
+  std::string parts;                  // model directory with the codec, text encoder and second network; empty: the model's own
   std::vector<std::string> prompts;   // in order; --prompt and the lines of --prompts
   bool from_file = false;             // prompts came from a file: OUT is a folder, also for one prompt
   std::optional<std::string> negative_prompt;  // unset: the model's (default_negative_prompt)

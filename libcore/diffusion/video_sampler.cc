@@ -74,15 +74,15 @@ Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height,
           width / model.spatial_stride()};
 }
 
-std::vector<ModelDirectory> networks_of(const ModelDirectory& model) {
+std::vector<ModelDirectory> networks_of(const ModelDirectory& model, const std::string& parts) {
   if (model.config().boundary <= 0) return {model};
   const bool trained_second = model.manifest().source.network == kSecondNetwork;
-  const std::string whole = model.parts_folder(), beside = model.path() + "/" + kSecondNetwork;
+  const std::string whole = parts.empty() ? model.parts_folder() : parts, beside = model.path() + "/" + kSecondNetwork;
   if (trained_second && !whole.empty()) return {ModelDirectory::open(whole), model};
   const std::string second = ModelDirectory::is_one(beside) ? beside : whole + "/" + kSecondNetwork;
   if (trained_second || !ModelDirectory::is_one(second))
     throw Error(fmt::format("{}: one of two networks that meet at the noise level {}; the other one is missing", model.path(), model.config().boundary),
-                "import the whole checkpoint with shard-weights: the folder that holds both networks");
+                "import the whole checkpoint with shard-weights, the folder that holds both networks; for a checkpoint of a run, --parts MODEL names the model that it was trained from");
   return {model, ModelDirectory::open(second)};
 }
 
@@ -126,7 +126,7 @@ struct VideoSampler::Impl {
 
   Impl(const ModelDirectory& model, const VideoSamplerOptions& o)
       : config(model.config()), options(o), device(make_cpu_device({.threads = o.threads, .stall_timeout = kStallSeconds})) {
-    const std::vector<ModelDirectory> networks = networks_of(model);
+    const std::vector<ModelDirectory> networks = networks_of(model, o.parts);
     const bool from_disk = read_from_disk(networks, o);
     ThreadPool pool(o.threads);
     for (const auto& n : networks) {

@@ -27,6 +27,7 @@ struct VideoSamplerOptions {
   DType compute_dtype = DType::kBF16;
   int threads = 1;
   WeightPlace weights = WeightPlace::kAuto;
+  std::string parts;  // folder of the second network, where it is not the model's own
 };
 
 // Finds what does not fit the model, each "--option: value, what would do"; empty when all is well.
@@ -36,8 +37,8 @@ std::vector<std::string> sampling_option_errors(const ModelConfig& model, const 
 Shape latent_shape(const ModelConfig& model, int64_t num_frames, int64_t height, int64_t width);
 
 // The networks of a model, by noise level: one, or two where config.boundary > 0. Of a checkpoint of one of two networks
-// the other comes from the model it was trained from. Error where the second is missing.
-std::vector<ModelDirectory> networks_of(const ModelDirectory& model);
+// the other comes from `parts`, or where that is empty from the model it was trained from. Error where one is missing.
+std::vector<ModelDirectory> networks_of(const ModelDirectory& model, const std::string& parts = {});
 
 class VideoSampler {
  public:

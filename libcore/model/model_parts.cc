@@ -13,9 +13,9 @@ namespace megaslide {
 
 namespace fs = std::filesystem;
 
-ModelParts parts_of(const ModelDirectory& model) {
+ModelParts parts_of(const ModelDirectory& model, const std::string& folder) {
   ModelParts parts(model.config());
-  parts.folder = model.parts_folder();
+  parts.folder = folder.empty() ? model.parts_folder() : folder;
   if (parts.folder.empty()) return parts;
   const ModelManifest& manifest = parts.folder == model.path() ? model.manifest() : ModelDirectory::open_unchecked(parts.folder).manifest();
   for (const ManifestFile& f : manifest.files) parts.sha256[f.name] = f.sha256;

@@ -20,8 +20,9 @@ struct ModelParts {
   std::map<std::string, std::string> sha256;  // of files in `folder` by relative name, where a manifest tells
 };
 
-// The parts of a model directory. A checkpoint without parts of its own uses those of the model it was trained from.
-ModelParts parts_of(const ModelDirectory& model);
+// The parts of a model directory. A checkpoint without parts of its own uses those of `folder`, or where that is empty of
+// the model it was trained from.
+ModelParts parts_of(const ModelDirectory& model, const std::string& folder = {});
 // The parts of any MODEL argument: a preset, a YAML file, a model directory, a foreign checkpoint with its folders.
 ModelParts open_parts(const std::string& model_argument);
 
