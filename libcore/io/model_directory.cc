@@ -131,6 +131,9 @@ std::string ModelDirectory::parts_folder() const {
   return !manifest_->source.parts.empty() && is_one(manifest_->source.parts) ? manifest_->source.parts : std::string();
 }
 
+bool ModelDirectory::has_second() const { return is_one(path_ + "/" + kSecondNetworkFolder); }
+ModelDirectory ModelDirectory::second() const { return open(path_ + "/" + kSecondNetworkFolder); }
+
 std::vector<ModelDirectory::Difference> ModelDirectory::verify(ThreadPool& pool, StopToken stop) const {
   const auto& files = manifest_->files;
   std::vector<std::string> findings(files.size());
@@ -155,6 +158,8 @@ std::vector<ModelDirectory::Difference> ModelDirectory::verify(ThreadPool& pool,
   if (!manifest_->digest_ok) out.push_back({kManifestName, "content differs from its own digest"});
   for (size_t i = 0; i < files.size(); ++i)
     if (!findings[i].empty()) out.push_back({files[i].name, findings[i]});
+  if (has_second())
+    for (Difference& d : open_unchecked(path_ + "/" + kSecondNetworkFolder).verify(pool, stop)) out.push_back({std::string(kSecondNetworkFolder) + "/" + d.name, std::move(d.what)});
   return out;
 }
 
@@ -165,11 +170,20 @@ ModelDirectoryWriter::ModelDirectoryWriter(const std::string& path, const ModelC
   if (bytes > 0) require_free_space(directory_.temporary(), bytes, "the model directory");
 }
 
-void ModelDirectoryWriter::write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
-                                      const std::function<void(size_t, const Sink&)>& provide) {
-  SafetensorsWriter writer(directory_.file(name), entries, {{"format", "pt"}}, kDataAlignment);
-  std::string dtype;
-  int64_t parameters = 0;
+std::string ModelDirectoryWriter::place(const std::string& name) const {
+  const std::string path = directory_.file(name);
+  fs::create_directories(fs::path(path).parent_path());
+  return path;
+}
+
+void ModelDirectoryWriter::add_file(ManifestFile file) {
+  std::lock_guard lock(mutex_);
+  manifest_.files.push_back(std::move(file));
+}
+
+void ModelDirectoryWriter::write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+                                         const std::function<void(size_t, const Sink&)>& provide) {
+  SafetensorsWriter writer(place(name), entries, {{"format", "pt"}}, kDataAlignment);
   for (size_t i = 0; i < entries.size(); ++i) {
     const int64_t bytes = element_count(entries[i].shape) * dtype_bits(entries[i].dtype) / 8;
     int64_t written = 0;
@@ -178,23 +192,48 @@ void ModelDirectoryWriter::write_file(const std::string& name, std::vector<Safet
       writer.write(piece);
     });
     MS_CHECK(written == bytes, "{}: {} of {} bytes provided", entries[i].name, written, bytes);
-    if (is_state_tensor(entries[i].name)) continue;
-    parameters += element_count(entries[i].shape);
-    const std::string own(dtype_name(entries[i].dtype));
-    dtype = dtype.empty() || dtype == own ? own : "mixed";
   }
   const SafetensorsWriter::Result result = writer.finish();
+  add_file({name, result.bytes, result.sha256});
+}
+
+void ModelDirectoryWriter::write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
+                                      const std::function<void(size_t, const Sink&)>& provide) {
+  write_tensors(name, entries, provide);
+  std::string dtype;
+  int64_t parameters = 0;
+  for (const SafetensorsEntry& e : entries) {
+    if (is_state_tensor(e.name)) continue;
+    parameters += element_count(e.shape);
+    const std::string own(dtype_name(e.dtype));
+    dtype = dtype.empty() || dtype == own ? own : "mixed";
+  }
   std::lock_guard lock(mutex_);
-  manifest_.files.push_back({name, result.bytes, result.sha256});
   manifest_.parameters += parameters;
   if (!dtype.empty()) manifest_.dtype = manifest_.dtype.empty() || manifest_.dtype == dtype ? dtype : "mixed";
 }
 
+void ModelDirectoryWriter::write_part_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+                                           const std::function<void(size_t, const Sink&)>& provide) {
+  write_tensors(name, entries, provide);
+}
+
+void ModelDirectoryWriter::write_text(std::string_view text, const std::string& name) {
+  FileWriter file(place(name));
+  file.write(text);
+  file.sync();
+  file.close();
+  add_file({name, static_cast<int64_t>(text.size()), sha256_hex(text)});
+}
+
 void ModelDirectoryWriter::copy_file(const std::string& from, const std::string& name) {
-  fs::create_directories(fs::path(directory_.file(name)).parent_path());
-  const CopiedFile copy = megaslide::copy_file(from, directory_.file(name));
-  std::lock_guard lock(mutex_);
-  manifest_.files.push_back({name, copy.bytes, copy.sha256});
+  const CopiedFile copy = megaslide::copy_file(from, place(name));
+  add_file({name, copy.bytes, copy.sha256});
+}
+
+void ModelDirectoryWriter::adopt_nested(const std::string& name) {
+  const std::string manifest = name + "/" + kManifestName, path = directory_.file(manifest);
+  add_file({manifest, static_cast<int64_t>(fs::file_size(path)), sha256_file(path)});
 }
 
 void ModelDirectoryWriter::commit() {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -56,6 +57,7 @@ struct ModelManifest {
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kEmbedFile = "embed.safetensors";
 inline constexpr const char* kHeadFile = "head.safetensors";
+inline constexpr const char* kSecondNetworkFolder = "transformer_2";
 std::string layer_file_name(int64_t layer);  // "layer-007.safetensors"
 
 // Reading. Copies share the open files.
@@ -86,11 +88,15 @@ class ModelDirectory {
   // The folder that holds vae/, text_encoder/, tokenizer/ and transformer_2/: this one, or for a checkpoint the model that
   // it was trained from. Empty where neither holds any.
   std::string parts_folder() const;
+  // True where a second network lies inside, in the model directory transformer_2/ (Wan 2.2 A14B).
+  bool has_second() const;
+  ModelDirectory second() const;
 
   struct Difference {
     std::string name, what;  // "layer-003.safetensors", "content differs"
   };
-  // Recomputes every hash, in parallel over files, and the manifest's own digest. Empty: all as the manifest says.
+  // Recomputes every hash, in parallel over files, and the manifest's own digest; those of a second network too, under
+  // names such as "transformer_2/head.safetensors". Empty: all as the manifests say.
   std::vector<Difference> verify(ThreadPool& pool, StopToken stop = {}) const;
 
  private:
@@ -110,12 +116,25 @@ class ModelDirectoryWriter {
   // Writes one safetensors file; `provide(i, sink)` hands over the bytes of entries[i], in any number of pieces.
   void write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
                   const std::function<void(size_t index, const Sink& sink)>& provide);
+  // The same for a part that goes along ("vae/diffusion_pytorch_model.safetensors"): its tensors are no parameters.
+  void write_part_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+                       const std::function<void(size_t index, const Sink& sink)>& provide);
+  void write_text(std::string_view text, const std::string& name);
   void copy_file(const std::string& from, const std::string& name);  // "vae/config.json"
+  // A model directory inside this one, the second network: written by its own writer to nested_path(), committed, then
+  // listed here by its manifest.
+  std::string nested_path(const std::string& name) const { return directory_.file(name); }
+  void adopt_nested(const std::string& name);
   void set_source(ModelSource source) { manifest_.source = std::move(source); }
   void set_state(std::string json) { manifest_.state = std::move(json); }
   void commit();  // writes the manifest last, fsyncs, renames
 
  private:
+  std::string place(const std::string& name) const;  // with its folder made
+  void write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+                     const std::function<void(size_t index, const Sink& sink)>& provide);
+  void add_file(ManifestFile file);
+
   AtomicDirectory directory_;
   ModelManifest manifest_;
   std::mutex mutex_;

@@ -25,14 +25,6 @@ std::shared_ptr<void> make_temporary_directory(std::string& path) {
           }};
 }
 
-int64_t weight_bytes(const std::string& path) {
-  if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
-  int64_t bytes = 0;
-  for (const auto& e : fs::recursive_directory_iterator(path))
-    if (e.is_regular_file() && e.path().extension() == ".safetensors") bytes += static_cast<int64_t>(e.file_size());
-  return bytes;
-}
-
 }  // namespace
 
 OpenModel::OpenModel(const std::string& argument) {
@@ -44,8 +36,9 @@ OpenModel::OpenModel(const std::string& argument) {
     throw usage_error(fmt::format("{}: no such model", argument),
                       fmt::format("give a model directory; a preset gets weights by: shard-weights --init {} -o DIR", argument));
   }
-  if (weight_bytes(argument) > kLargestImport)
-    throw usage_error(fmt::format("{}: a foreign checkpoint of {}", argument, format_bytes(weight_bytes(argument))),
+  const int64_t bytes = weight_bytes(find_places(argument, {}));
+  if (bytes > kLargestImport)
+    throw usage_error(fmt::format("{}: a foreign checkpoint of {}", argument, format_bytes(bytes)),
                       fmt::format("import it once: shard-weights {} -o DIR, and give DIR", argument));
   std::string folder;
   temporary_ = make_temporary_directory(folder);
@@ -56,13 +49,7 @@ OpenModel::OpenModel(const std::string& argument) {
 ModelConfig model_config_of(const std::string& argument) {
   if (ModelDirectory::is_one(argument)) return ModelDirectory::open(argument).config();
   const bool yaml = argument.ends_with(".yaml") || argument.ends_with(".yml");
-  if (!yaml && fs::exists(argument)) {
-    std::string folder = argument;
-    if (fs::is_directory(folder + "/transformer")) folder += "/transformer";
-    const std::string config = fs::is_directory(folder) ? folder + "/config.json" : "";
-    const bool has_config = !config.empty() && fs::exists(config);
-    return identify_wan(SafetensorsSource::open(folder), has_config ? read_file(config) : "", config).config;
-  }
+  if (!yaml && fs::exists(argument)) return foreign_config(argument);
   return load_model_config(argument);
 }
 

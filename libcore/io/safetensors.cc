@@ -126,10 +126,12 @@ HostTensor read_f32(const SafetensorsFile& file, const std::string& name) {
   }
 }
 
-void SafetensorsFile::drop_pages(const TensorInfo& info) const {
+void SafetensorsFile::drop_pages(const TensorInfo& info) const { drop_pages(info, 0, info.end - info.begin); }
+
+void SafetensorsFile::drop_pages(const TensorInfo& info, int64_t from, int64_t to) const {
   // Whole pages only at the ends: a neighbour's page that is dropped too is simply read again.
   const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-  const int64_t begin = (impl_->data + info.begin) / page * page, end = impl_->data + info.end;
+  const int64_t begin = (impl_->data + info.begin + from) / page * page, end = impl_->data + info.begin + to;
   if (end > begin) ::madvise(const_cast<std::byte*>(impl_->map) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
 }
 

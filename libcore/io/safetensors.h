@@ -37,6 +37,7 @@ class SafetensorsFile {
   TensorView view(const std::string& name) const;  // throws Error when absent, with near names
   // Tells the kernel that these pages are no longer needed, so that reading a huge file keeps a small RSS.
   void drop_pages(const TensorInfo& info) const;
+  void drop_pages(const TensorInfo& info, int64_t from, int64_t to) const;  // of bytes [from, to) of the tensor
 
  private:
   struct Impl;
@@ -56,6 +57,7 @@ class SafetensorsSource {
   };
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  const std::string& index() const { return index_; }  // path of the index; empty without one
   TensorView view(const std::string& name) const;
   void drop_pages(const std::string& name) const;
   std::vector<std::string> warnings;  // tensors present but not in the index, …
@@ -63,6 +65,7 @@ class SafetensorsSource {
  private:
   std::map<std::string, Entry> tensors_;
   std::vector<SafetensorsFile> files_;
+  std::string index_;
 };
 
 struct SafetensorsEntry {

@@ -1,7 +1,6 @@
 // Checkpoints of one or many files (spec wan.md F.5).
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/json_cursor.h"
@@ -9,17 +8,13 @@
 #include "config/nearest.h"
 #include "io/foreign_file.h"
 #include "io/safetensors.h"
+#include "io/shard_index.h"
 
 namespace megaslide {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxIndexBytes = 200'000'000;
-
-struct ShardIndex {
-  std::map<std::string, std::string> files;  // tensor → file name
-  std::optional<double> total_size;
-};
 
 void check_file_name(const JsonCursor& cursor, size_t at, const std::string& name) {
   const bool plain = !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
@@ -54,7 +49,9 @@ void parse_index_metadata(JsonCursor& cursor, ShardIndex& index) {
   }
 }
 
-ShardIndex parse_index(const std::string& path) {
+}  // namespace
+
+ShardIndex read_shard_index(const std::string& path) {
   const std::string text = read_file(path, kMaxIndexBytes);
   JsonCursor cursor(text, path);
   ShardIndex index;
@@ -78,6 +75,8 @@ ShardIndex parse_index(const std::string& path) {
                 "an index maps each tensor to the file that holds it: use the one that came with the shards");
   return index;
 }
+
+namespace {
 
 // The index or the single file in a folder: diffusers' names first, then transformers', then the only one there is.
 std::string choose_in_folder(const std::string& folder) {
@@ -125,7 +124,8 @@ SafetensorsSource SafetensorsSource::open(const std::string& given) {
     for (const TensorInfo& t : source.files_[0].tensors()) source.tensors_[t.name] = {t, 0};
     return source;
   }
-  const ShardIndex index = parse_index(path);
+  const ShardIndex index = read_shard_index(path);
+  source.index_ = path;
   std::map<std::string, size_t> opened;
   double total = 0;
   for (const auto& [tensor, name] : index.files) {

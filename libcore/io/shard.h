@@ -8,6 +8,7 @@
 
 #include "base/stop.h"
 #include "base/thread_pool.h"
+#include "io/checkpoint_places.h"
 #include "io/model_directory.h"
 #include "io/wan_names.h"
 
@@ -20,15 +21,20 @@ struct ImportOptions {
   StoreDtype dtype = StoreDtype::kKeep;
   AttentionKind attention = AttentionKind::kDense;
   bool replace = false;
+  PartFlags parts = {};  // VAE, text encoder and tokenizer that don't lie beside the weights
 };
 
 // Error when `directory` exists, is not empty and may not be replaced: `replace` is false, or it is no model directory.
 void check_model_output(const std::string& directory, bool replace);
 
-// `source`: a diffusers pipeline folder (with transformer/, and vae/, text_encoder/, tokenizer/, scheduler/ that come
-// along), a folder with the transformer, a safetensors file or an index. With attention kDsa the offset nets are added
-// with initial values that leave plain neighbourhood attention.
+// `source`: see find_places (io/checkpoint_places.h). VAE, text encoder, tokenizer and scheduler come along in diffusers'
+// form, whatever they are in; a second network becomes the model directory transformer_2 inside. With attention kDsa the
+// offset nets are added with initial values that leave plain neighbourhood attention. FP8 weights need a dtype. Everything
+// is understood and checked before the first byte is written.
 void import_checkpoint(const std::string& source, const std::string& directory, const ImportOptions& options, StopToken stop = {});
+
+// The configuration that an import of `source` would give; reads headers and small files only.
+ModelConfig foreign_config(const std::string& source);
 
 struct ExportOptions {
   WanLayout layout = WanLayout::kDiffusers;

@@ -2,54 +2,31 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "io/import_parts.h"
 #include "io/json.h"
-#include "io/parameter_reader.h"
 #include "io/shard.h"
+#include "io/tensor_convert.h"
+#include "io/wan_variants.h"
 
 namespace megaslide {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kPiece = 1 << 18;  // elements converted at a time
-constexpr const char* kComponents[] = {"vae", "text_encoder", "tokenizer", "scheduler"};
-
-// Where the parts of a checkpoint lie.
-struct Places {
-  std::string weights;   // what SafetensorsSource opens
-  std::string pipeline;  // folder with the components, or empty
-};
-
-Places find_places(const std::string& given) {
-  std::error_code ec;
-  std::string source = given;
-  while (source.size() > 1 && source.back() == '/') source.pop_back();
-  if (!fs::exists(source, ec)) throw Error(fmt::format("{}: no such file or folder", given), "check the name");
-  if (ModelDirectory::is_one(source))
-    throw Error(fmt::format("{}: already a model directory", given), "use it as it is, or --export it first");
-  if (!fs::is_directory(source, ec)) return {source, ""};
-  if (fs::is_directory(source + "/transformer_2", ec))
-    throw Error(fmt::format("{}: a pipeline with two transformers (Wan 2.2 A14B)", given),
-                fmt::format("import each by itself: {0}/transformer and {0}/transformer_2", source));
-  if (fs::is_directory(source + "/transformer", ec)) return {source + "/transformer", source};
-  if (fs::exists(source + "/high_noise_model", ec))
-    throw Error(fmt::format("{}: a checkpoint with two networks (Wan 2.2 A14B)", given),
-                fmt::format("import each by itself: {0}/high_noise_model and {0}/low_noise_model", source));
-  const std::string parent = parent_directory(fs::absolute(source).string());
-  return {source, fs::exists(parent + "/model_index.json", ec) ? parent : ""};
-}
+constexpr int64_t kPiece = 1 << 18;  // elements made at a time
 
 struct ConfigFile {
   std::string path, text;  // empty when there is none, or it describes something else
 };
 
-ConfigFile find_config(const SafetensorsSource& source) {
-  const std::string path = parent_directory(source.files()[0].path()) + "/config.json";
+ConfigFile find_config(const TensorSource& source) {
+  const std::string path = parent_directory(source.path()) + "/config.json";
   std::error_code ec;
   if (!fs::is_regular_file(path, ec)) return {};
   std::string text = read_file(path, 16 << 20);
@@ -59,51 +36,9 @@ ConfigFile find_config(const SafetensorsSource& source) {
   return {};
 }
 
-std::vector<std::pair<std::string, std::string>> list_components(const std::string& pipeline) {
-  std::vector<std::pair<std::string, std::string>> files;  // path, name in the model directory
-  if (pipeline.empty()) return files;
-  std::error_code ec;
-  for (const std::string folder : kComponents) {
-    if (!fs::is_directory(pipeline + "/" + folder, ec)) continue;
-    for (const auto& e : fs::recursive_directory_iterator(pipeline + "/" + folder)) {
-      const std::string extension = e.path().extension().string();
-      // Other frameworks' copies of the same weights stay behind.
-      if (!e.is_regular_file() || extension == ".bin" || extension == ".msgpack" || extension == ".h5" || extension == ".onnx") continue;
-      files.emplace_back(e.path().string(), folder + "/" + fs::relative(e.path(), pipeline + "/" + folder).string());
-    }
-  }
-  if (fs::is_regular_file(pipeline + "/model_index.json", ec)) files.emplace_back(pipeline + "/model_index.json", "model_index.json");
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-// The original repository has its VAE and text encoder as pickles, which are not read.
-void warn_of_archives(const std::string& folder) {
-  std::error_code ec;
-  std::vector<std::string> names;
-  for (const auto& e : fs::directory_iterator(folder, ec))
-    if (e.path().extension() == ".pth") names.push_back(e.path().filename().string());
-  std::sort(names.begin(), names.end());
-  for (const std::string& n : names)
-    log_warning("{}/{}: a PyTorch archive, not taken along; a diffusers pipeline has the VAE and the text encoder as safetensors", folder, n);
-}
-
-void read_flow_shift(const std::string& pipeline, ModelConfig& config) {
-  const std::string path = pipeline + "/scheduler/scheduler_config.json";
-  std::error_code ec;
-  if (pipeline.empty() || !fs::is_regular_file(path, ec)) return;
-  const nlohmann::json j = read_json(path, 1 << 20);
-  if (!j.is_object()) return;
-  const auto it = j.contains("flow_shift") ? j.find("flow_shift") : j.find("shift");
-  if (it != j.end() && it->is_number() && it->get<double>() > 0 && it->get<double>() <= 100) config.flow_shift = it->get<double>();
-}
-
-DType stored_type(DType from, StoreDtype want, const std::string& name) {
+DType stored_type(DType from, StoreDtype want) {
   if (want == StoreDtype::kBf16) return DType::kBF16;
   if (want == StoreDtype::kFp32) return DType::kF32;
-  if (from == DType::kF8_E4M3 || from == DType::kF8_E5M2)
-    throw Error(fmt::format("tensor {} is {}: training needs at least 16 bits", name, dtype_name(from)),
-                "give --dtype bf16 to widen it, or better, import the original weights");
   return from == DType::kF64 ? DType::kF32 : from;
 }
 
@@ -114,22 +49,47 @@ void fill_offset_net(std::span<float> out, const std::string& name, uint64_t ser
   std::fill(out.begin(), out.end(), name.ends_with("norm.weight") ? 1.f : 0.f);
 }
 
-class Importer {
+// One network of the checkpoint.
+class Network {
  public:
-  Importer(const SafetensorsSource& source, const WanCheckpoint& checkpoint, const ModelConfig& config, StoreDtype dtype)
-      : source_(source), checkpoint_(checkpoint), dtype_(dtype), tensors_(wan_tensors(config)) {
-    for (const WanTensor& t : tensors_) types_.push_back(choose_type(t));
+  Network(const std::string& given, const std::string& weights, const ImportOptions& options)
+      : source_(TensorSource::open(weights)), config_file_(find_config(source_)), checkpoint_(identify_wan(source_, config_file_.text, config_file_.path)),
+        given_(fs::path(weights).filename().string()) {
+    for (const std::string& w : checkpoint_.warnings) log_warning("{}: {}", given, w);
+    check_fp8(checkpoint_.scales, source_.path(), options.dtype != StoreDtype::kKeep);
+    config_ = checkpoint_.config;
+    config_.attention.kind = options.attention;
+    dtype_ = options.dtype;
   }
 
+  ModelConfig& config() { return config_; }
+  const std::string& path() const { return source_.path(); }
+
+  // After config() is complete.
+  void plan() {
+    tensors_ = wan_tensors(config_);
+    for (const WanTensor& t : tensors_) {
+      const auto it = checkpoint_.source.find(t.name);
+      // An offset net follows the rest of the model.
+      types_.push_back(it != checkpoint_.source.end() ? stored_type(source_.find(it->second)->dtype, dtype_) : types_.empty() ? DType::kF32 : types_.front());
+    }
+  }
   int64_t bytes() const {
     int64_t n = 0;
     for (size_t i = 0; i < tensors_.size(); ++i) n += element_count(tensors_[i].shape) * dtype_bytes(types_[i]);
     return n;
   }
 
-  void write(ModelDirectoryWriter& writer, int64_t layers, StopToken stop) {
+  void write(ModelDirectoryWriter& writer, const std::string& label, StopToken stop) const {
+    ModelSource from;
+    from.layout = wan_layout_name(checkpoint_.layout);
+    from.path = given_;
+    from.prefix = checkpoint_.prefix;
+    from.config_json = config_file_.text;
+    writer.set_source(std::move(from));
     Progress progress("shard", static_cast<double>(tensors_.size()), "tensors");
-    for (int64_t part = -1; part <= layers; ++part) {
+    TensorConverter converter(source_, label);
+    for (int64_t part = -1; part <= config_.layers; ++part) {
       std::vector<SafetensorsEntry> entries;
       std::vector<size_t> indices;
       for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -137,53 +97,51 @@ class Importer {
         entries.push_back({tensors_[i].name, types_[i], tensors_[i].shape});
         indices.push_back(i);
       }
-      const std::string name = part < 0 ? kEmbedFile : part == layers ? kHeadFile : layer_file_name(part);
+      const std::string name = part < 0 ? kEmbedFile : part == config_.layers ? kHeadFile : layer_file_name(part);
       writer.write_file(name, std::move(entries), [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
         stop.throw_if_requested();
-        provide(indices[i], sink);
+        provide(indices[i], converter, sink);
         progress.add(1, name);
       });
     }
+    converter.report();
   }
 
  private:
-  DType choose_type(const WanTensor& t) const {
-    const auto it = checkpoint_.source.find(t.name);
-    if (it != checkpoint_.source.end()) return stored_type(source_.tensors().at(it->second).info.dtype, dtype_, it->second);
-    // An offset net follows the rest of the model.
-    return types_.empty() ? DType::kF32 : types_.front();
-  }
-
-  void provide(size_t index, const ModelDirectoryWriter::Sink& sink) const {
+  void provide(size_t index, TensorConverter& converter, const ModelDirectoryWriter::Sink& sink) const {
     const WanTensor& t = tensors_[index];
     const auto it = checkpoint_.source.find(t.name);
-    const bool foreign = it != checkpoint_.source.end();
-    TensorView view;
-    if (foreign) view = source_.view(it->second);
-    const int64_t n = element_count(t.shape);
-    if (foreign && view.dtype == types_[index]) {
-      for (int64_t at = 0; at < view.bytes(); at += 4 * kPiece)
-        sink({view.data + at, static_cast<size_t>(std::min(4 * kPiece, view.bytes() - at))});
-    } else {
-      std::vector<float> values(static_cast<size_t>(std::min(kPiece, n)));
-      std::vector<std::byte> stored(values.size() * static_cast<size_t>(dtype_bytes(types_[index])));
-      for (int64_t at = 0; at < n; at += kPiece) {
-        const int64_t count = std::min(kPiece, n - at);
-        if (foreign) read_f32(values.data(), view, at, count);
-        else fill_offset_net({values.data(), static_cast<size_t>(count)}, t.name, index, at);
-        convert_from_f32(stored.data(), types_[index], values.data(), count);
-        sink({stored.data(), static_cast<size_t>(count * dtype_bytes(types_[index]))});
-      }
+    if (it != checkpoint_.source.end()) {
+      const auto scale = checkpoint_.scale.find(t.name);
+      return converter.convert({t.name, types_[index], t.shape, it->second, scale == checkpoint_.scale.end() ? "" : scale->second}, sink);
     }
-    if (foreign) source_.drop_pages(it->second);
+    const int64_t n = element_count(t.shape);
+    std::vector<float> values(static_cast<size_t>(std::min(kPiece, n)));
+    std::vector<std::byte> stored(values.size() * static_cast<size_t>(dtype_bytes(types_[index])));
+    for (int64_t at = 0; at < n; at += kPiece) {
+      const int64_t count = std::min(kPiece, n - at);
+      fill_offset_net({values.data(), static_cast<size_t>(count)}, t.name, index, at);
+      convert_from_f32(stored.data(), types_[index], values.data(), count);
+      sink({stored.data(), static_cast<size_t>(count * dtype_bytes(types_[index]))});
+    }
   }
 
-  const SafetensorsSource& source_;
-  const WanCheckpoint& checkpoint_;
-  StoreDtype dtype_;
+  TensorSource source_;
+  ConfigFile config_file_;
+  WanCheckpoint checkpoint_;
+  std::string given_;
+  ModelConfig config_;
+  StoreDtype dtype_ = StoreDtype::kKeep;
   std::vector<WanTensor> tensors_;
   std::vector<DType> types_;
 };
+
+void check_alike(const ModelConfig& a, const ModelConfig& b, const std::string& path_a, const std::string& path_b) {
+  if (a.dim == b.dim && a.layers == b.layers && a.heads == b.heads && a.ffn_dim == b.ffn_dim && a.in_channels == b.in_channels &&
+      a.out_channels == b.out_channels && a.text_dim == b.text_dim && a.freq_dim == b.freq_dim)
+    return;
+  throw Error(fmt::format("{} and {}: two networks of different sizes, which do not belong together", path_a, path_b), "fetch both from the same checkpoint");
+}
 
 }  // namespace
 
@@ -195,36 +153,62 @@ void check_model_output(const std::string& directory, bool replace) {
     throw Error(fmt::format("{} exists and is no model directory", directory), "choose another folder: only a model directory is overwritten");
 }
 
+namespace {
+
+// Everything that an import needs to know, understood and checked.
+struct Understood {
+  std::unique_ptr<Network> network, second;
+  std::unique_ptr<PartsImport> parts;
+};
+
+Understood understand(const std::string& given, const ImportOptions& options) {
+  const CheckpointPlaces places = find_places(given, options.parts);
+  Understood u;
+  u.network = std::make_unique<Network>(given, places.weights, options);
+  ModelConfig& c = u.network->config();
+  if (!places.weights_2.empty()) {
+    u.second = std::make_unique<Network>(given, places.weights_2, options);
+    check_alike(c, u.second->config(), u.network->path(), u.second->path());
+    apply_wan_defaults(c, true);
+    if (const auto boundary = index_boundary(places.model_index)) c.boundary = *boundary;
+  }
+  if (const auto shift = scheduler_flow_shift(places.scheduler)) c.flow_shift = *shift;
+  if (is_conditioned(c))
+    log_warning("{}: an image-to-video network ({} channels in, {} out): it can be stored and exported, but not trained or sampled from", given,
+                c.in_channels, c.out_channels);
+  u.parts = std::make_unique<PartsImport>(places, options.dtype, u.second != nullptr, c);
+  if (u.second) {
+    // By itself it is a model of one network.
+    ModelConfig alone = c;
+    alone.boundary = alone.guidance_scale_2 = 0;
+    alone.guidance_scale = c.guidance_scale_2;
+    u.second->config() = alone;
+  }
+  return u;
+}
+
+}  // namespace
+
+ModelConfig foreign_config(const std::string& source) {
+  // A look at the sizes, which need no permission to de-quantise.
+  return understand(source, {.dtype = StoreDtype::kBf16}).network->config();
+}
+
 void import_checkpoint(const std::string& given, const std::string& directory, const ImportOptions& options, StopToken stop) {
   check_model_output(directory, options.replace);
-  const Places places = find_places(given);
-  const SafetensorsSource source = SafetensorsSource::open(places.weights);
-  const ConfigFile config_file = find_config(source);
-  const WanCheckpoint checkpoint = identify_wan(source, config_file.text, config_file.path);
-  for (const std::string& w : checkpoint.warnings) log_warning("{}: {}", given, w);
-  warn_of_archives(parent_directory(source.files()[0].path()));
-  ModelConfig config = checkpoint.config;
-  config.attention.kind = options.attention;
-  read_flow_shift(places.pipeline, config);
-
-  Importer importer(source, checkpoint, config, options.dtype);
-  const auto components = list_components(places.pipeline);
-  int64_t bytes = importer.bytes();
-  for (const auto& [path, name] : components) bytes += static_cast<int64_t>(fs::file_size(path));
-  ModelDirectoryWriter writer(directory, config, options.replace, bytes);
-  ModelSource from;
-  from.layout = wan_layout_name(checkpoint.layout);
-  from.path = fs::path(places.weights).filename().string();
-  from.prefix = checkpoint.prefix;
-  from.config_json = config_file.text;
-  writer.set_source(from);
-  importer.write(writer, config.layers, stop);
-  Progress progress("copy", static_cast<double>(components.size()), "files");
-  for (const auto& [path, name] : components) {
-    stop.throw_if_requested();
-    writer.copy_file(path, name);
-    progress.add(1, name);
+  const Understood u = understand(given, options);
+  u.network->plan();
+  if (u.second) u.second->plan();
+  const int64_t bytes = u.network->bytes() + (u.second ? u.second->bytes() : 0) + u.parts->bytes();
+  ModelDirectoryWriter writer(directory, u.network->config(), options.replace, bytes);
+  u.network->write(writer, "transformer", stop);
+  if (u.second) {
+    ModelDirectoryWriter nested(writer.nested_path(kSecondNetworkFolder), u.second->config(), false, 0);
+    u.second->write(nested, kSecondNetworkFolder, stop);
+    nested.commit();
+    writer.adopt_nested(kSecondNetworkFolder);
   }
+  u.parts->write(writer, stop);
   writer.commit();
 }
 

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "config/model_config.h"
-#include "io/safetensors.h"
+#include "io/fp8_scales.h"
+#include "io/tensor_source.h"
 
 namespace megaslide {
 
@@ -33,12 +34,14 @@ struct WanCheckpoint {
   std::string prefix;                         // of a repack: "model.diffusion_model."; stripped
   ModelConfig config;                         // attention: dense
   std::map<std::string, std::string> source;  // diffusers name → name in the source
+  Fp8Scales scales;                           // problems included: an import reports them (check_fp8), a look at the config doesn't
+  std::map<std::string, std::string> scale;   // diffusers name of an FP8 tensor → name of its scale in the source
   std::vector<std::string> warnings;          // ignored tensors, guessed values
 };
 
-// Recognises the layout, derives the config (from the shapes; head count, eps and RoPE length from `config_json`, the
-// text of a config.json or empty) and compares every name and shape. Throws Error that lists all missing, unknown and
-// misshapen tensors, or says what the checkpoint is instead (LoRA, VAE, text encoder, image-to-video, quantised).
-WanCheckpoint identify_wan(const SafetensorsSource& source, const std::string& config_json, const std::string& config_path);
+// Recognises the layout, derives the config (from `config_json`, the text of a config.json or empty; else from the shapes,
+// with heads of 128) and compares every name and shape. Throws Error that lists all missing, unknown and misshapen
+// tensors, or says what the checkpoint is instead (LoRA, VAE, text encoder, image-to-video).
+WanCheckpoint identify_wan(const TensorSource& source, const std::string& config_json, const std::string& config_path);
 
 }  // namespace megaslide
