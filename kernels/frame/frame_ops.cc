@@ -29,9 +29,9 @@ void for_rows(Stream& stream, int64_t rows, F body) {
 }
 
 // What channel `channel` of a frame is in planes: its plane and the offset of its pixel in row y, column 0.
-int64_t plane_offset(const FramePlanes& p, int64_t width, int64_t channel, int64_t y) {
+int64_t plane_offset(const FramePlanes& p, int64_t channel, int64_t y) {
   const int64_t plane = channel / (p.patch * p.patch), r = channel / p.patch % p.patch, q = channel % p.patch;
-  return plane * p.plane + (y * p.patch + q) * width * p.patch + r;
+  return plane * p.plane + (y * p.patch + q) * p.width + r;
 }
 }  // namespace
 
@@ -41,7 +41,7 @@ void frame_from_planes(Stream& stream, void* frame, FrameLayout l, const float* 
     auto* to = static_cast<decltype(type)>(frame);
     for_rows(stream, l.height, [&](int64_t y) {
       for (int64_t c = 0; c < p.count; ++c) {
-        const float* from = planes + plane_offset(p, l.width, c, y);
+        const float* from = planes + plane_offset(p, c, y);
         auto* cell = to + l.cell(y, 0) + p.first + c;
         const int64_t plane = c / (p.patch * p.patch);
         const float mul = scale ? scale[plane] : 1.0F, add = shift ? shift[plane] : 0.0F;
@@ -59,7 +59,7 @@ void frame_to_planes(Stream& stream, float* planes, const void* frame, FrameLayo
     const auto* from = static_cast<decltype(type)>(const_cast<void*>(frame));
     for_rows(stream, l.height, [&](int64_t y) {
       for (int64_t c = 0; c < p.count; ++c) {
-        float* to = planes + plane_offset(p, l.width, c, y);
+        float* to = planes + plane_offset(p, c, y);
         const auto* cell = from + l.cell(y, 0) + p.first + c;
         for (int64_t x = 0; x < l.width; ++x) to[x * p.patch] = get(cell + x * l.stored());
       }

@@ -10,7 +10,8 @@ namespace megaslide {
 // Planes of fp32 values, as tensors [C, T, H, W] hold one frame of T, and the channels of a frame that they become:
 // channel (c·p + r)·p + q is pixel (p·y + q, p·x + r) of plane c, p = patch.
 struct FramePlanes {
-  int64_t plane = 0;  // elements from one channel's plane to the next; rows are dense
+  int64_t plane = 0;  // elements from one channel's plane to the next
+  int64_t width = 0;  // elements from one row to the next
   int64_t patch = 1;
   int64_t first = 0, count = 0;  // channels of the frame
 };

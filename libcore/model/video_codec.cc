@@ -2,22 +2,48 @@
 
 #include "base/error.h"
 #include "model/haar_codec.h"
+#include "model/wan_vae.h"
 
 namespace megaslide {
 
-std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype) {
-  (void)compute_dtype;
-  switch (parts.config.codec) {
-    case CodecKind::kHaar: return std::make_unique<HaarCodec>();
-    case CodecKind::kWan21Vae:
-    case CodecKind::kWan22Vae:
-    case CodecKind::kNone: break;
-  }
+namespace {
+[[noreturn]] void no_codec(const ModelParts& parts) {
   throw usage_error(fmt::format("the model \"{}\" comes without a video codec", parts.config.name),
                     "use a model directory that holds one, or set `codec: haar` in the model's configuration");
 }
 
-std::string codec_identity(const ModelParts& parts) { return make_codec(parts)->identity(); }
+std::string wan_vae_identity(const ModelParts& parts) {
+  if (parts.folder.empty())
+    throw usage_error(fmt::format("the model \"{}\" names a Wan autoencoder, but there is no folder to read it from", parts.config.name),
+                      "use a model directory or a diffusers folder that holds vae/");
+  return (parts.config.codec == CodecKind::kWan21Vae ? "wan2.1-vae:" : "wan2.2-vae:") + part_identity(parts, "vae");
+}
+}  // namespace
+
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype) {
+  switch (parts.config.codec) {
+    case CodecKind::kHaar: return std::make_unique<HaarCodec>();
+    case CodecKind::kWan21Vae:
+    case CodecKind::kWan22Vae: {
+      WanVaeOptions options;
+      options.decode_dtype = compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+      std::string identity = wan_vae_identity(parts);
+      return std::make_unique<WanVae>(parts.folder + "/vae", std::move(identity), options);
+    }
+    case CodecKind::kNone: break;
+  }
+  no_codec(parts);
+}
+
+std::string codec_identity(const ModelParts& parts) {
+  switch (parts.config.codec) {
+    case CodecKind::kHaar: return HaarCodec().identity();
+    case CodecKind::kWan21Vae:
+    case CodecKind::kWan22Vae: return wan_vae_identity(parts);
+    case CodecKind::kNone: break;
+  }
+  no_codec(parts);
+}
 
 void check_video_shape(const VideoCodec& codec, const TensorView& video) {
   const Shape& s = video.shape;

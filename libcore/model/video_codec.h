@@ -29,6 +29,8 @@ class VideoCodec {
   HostTensor encode(ThreadPool& pool, const TensorView& video) const { return encode_moments(pool, video).normalised; }
   // `latent`: F32 [C, T, h, w], normalised. Returns F32 [3, r·(T-1)+1, s·h, s·w], not clipped.
   virtual HostTensor decode(ThreadPool& pool, const TensorView& latent) const = 0;
+  // Bytes that encoding or decoding a clip of this size in pixels holds besides its input, its output and the weights.
+  virtual int64_t working_bytes(int64_t /*frames*/, int64_t /*height*/, int64_t /*width*/) const { return 0; }
 };
 
 // The codec of a model; `compute_dtype` is that of a learned codec's convolutions. A usage Error where the model names none

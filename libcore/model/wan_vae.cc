@@ -1,0 +1,164 @@
+#include "model/wan_vae.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/frame/frame_ops.h"
+
+namespace megaslide {
+namespace {
+
+const float* floats(const TensorView& v) { return reinterpret_cast<const float*>(v.data); }
+
+void check_finite(const TensorView& v, const char* what) {
+  const float* p = floats(v);
+  const int64_t n = v.elements();
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isfinite(p[i])) continue;
+    const int64_t plane = v.shape[2] * v.shape[3];
+    throw usage_error(fmt::format("{} {} in channel {}, frame {}, row {}, column {}", what, std::isnan(p[i]) ? "is not a number" : "is infinite",
+                                  i / (plane * v.shape[1]), i / plane % v.shape[1], i / v.shape[3] % v.shape[2], i % v.shape[3]),
+                      "look for where the values come from: a damaged cache, or training that has diverged");
+  }
+}
+
+// [p²·C, T, h, w] to [C, T, p·h, p·w]: channel (c·p + r)·p + q is row q, column r of a patch.
+HostTensor lay_out_patches(HostTensor t, int64_t p) {
+  if (p == 1) return t;
+  const Shape& s = t.shape();
+  HostTensor out(DType::kF32, {s[0] / (p * p), s[1], s[2] * p, s[3] * p});
+  for (int64_t c = 0; c < s[0]; ++c)
+    for (int64_t f = 0; f < s[1]; ++f)
+      for (int64_t y = 0; y < s[2]; ++y) {
+        const float* from = t.f32() + ((c * s[1] + f) * s[2] + y) * s[3];
+        const int64_t plane = c / (p * p), r = c / p % p, q = c % p;
+        float* to = out.f32() + ((plane * s[1] + f) * s[2] * p + y * p + q) * s[3] * p + r;
+        for (int64_t x = 0; x < s[3]; ++x) to[x * p] = from[x];
+      }
+  return out;
+}
+
+}  // namespace
+
+WanVae::WanVae(const std::string& folder, std::string identity, const WanVaeOptions& options)
+    : folder_(folder),
+      identity_(std::move(identity)),
+      config_(read_wan_vae_config(folder + "/config.json")),
+      options_(options),
+      source_(SafetensorsSource::open(folder)) {
+  check_wan_vae_tensors(source_, config_);
+  const VaeTiling& t = options_.tiling;
+  if (t.enabled && (t.stride < spatial_stride() || t.tile < t.stride || t.tile % spatial_stride() != 0 || t.stride % spatial_stride() != 0))
+    throw usage_error(fmt::format("tiles of {} pixels every {} pixels do not fit the autoencoder", t.tile, t.stride),
+                      fmt::format("use multiples of {}, the tile no smaller than its stride", spatial_stride()));
+  encoder_.steps = wan_vae_steps(config_, WanVaeSide::kEncoder);
+  decoder_.steps = wan_vae_steps(config_, WanVaeSide::kDecoder);
+}
+
+WanVae::~WanVae() = default;
+
+const WanVae::Side& WanVae::loaded(Stream& stream, WanVaeSide which) const {
+  const Side& side = which == WanVaeSide::kEncoder ? encoder_ : decoder_;
+  std::call_once(side.once, [&] { side.weights = load_wan_vae_side(stream, source_, side.steps, dtype(which)); });
+  return side;
+}
+
+HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g, const WanVaeObserver* observer) const {
+  PoolStream stream(pool);
+  const Side& side = loaded(stream, which);
+  WanVaeNetwork network(side.steps, side.weights, g.height, g.width, dtype(which), observer);
+  const bool encodes = which == WanVaeSide::kEncoder;
+  const int64_t r = temporal_stride(), frames = in.shape[1], patch = encodes ? config_.patch : 1;
+  const int64_t out_frames = encodes ? (frames - 1) / r + 1 : r * (frames - 1) + 1;
+  const int64_t plane = in.shape[2] * in.shape[3];
+  FramePlanes planes{.plane = frames * plane, .width = in.shape[3], .patch = patch, .count = side.steps.front().in};
+  HostTensor out;
+  int64_t done = 0;
+  const auto sink = [&](const void* frame, const FrameLayout& l) {
+    if (out.empty()) out = HostTensor(DType::kF32, {l.channels, out_frames, l.height, l.width});
+    const int64_t size = l.height * l.width;
+    frame_to_planes(stream, out.f32() + done * size, frame, l, {.plane = out_frames * size, .width = l.width, .count = l.channels});
+    ++done;
+  };
+  for (int64_t t = 0; t < frames; ++t) {
+    const float* from = floats(in) + t * plane + (g.y * in.shape[3] + g.x) * patch;
+    frame_from_planes(stream, network.input(), network.input_layout(), from, planes, encodes ? nullptr : config_.latents_std.data(),
+                      encodes ? nullptr : config_.latents_mean.data());
+    network.push(stream, sink);
+  }
+  MS_CHECK(done == out_frames, "{} of {} frames", done, out_frames);
+  return out;
+}
+
+HostTensor WanVae::run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView& in) const {
+  // Cells of the network's input, and of its output a cell of input: diffusers counts both in units of patches.
+  const int64_t cells = spatial_stride() / config_.patch, patch = config_.patch;
+  const VaeTiling& t = options_.tiling;
+  TileGrid g{};
+  if (side == WanVaeSide::kEncoder) {
+    g.height = in.shape[2] / patch;
+    g.width = in.shape[3] / patch;
+    g.tile = t.tile;
+    g.stride = t.stride;
+    g.out_height = g.height / cells;
+    g.out_width = g.width / cells;
+    g.out_stride = t.stride / cells;
+    g.blend = t.tile / cells - g.out_stride;
+  } else {
+    g.height = in.shape[2];
+    g.width = in.shape[3];
+    g.tile = t.tile / spatial_stride();
+    g.stride = t.stride / spatial_stride();
+    g.out_height = g.height * cells;
+    g.out_width = g.width * cells;
+    g.out_stride = t.stride / patch;
+    g.blend = t.tile / patch - g.out_stride;
+  }
+  if (!t.enabled || (g.height <= g.tile && g.width <= g.tile)) return run(pool, side, in, {0, 0, g.height, g.width}, nullptr);
+  return blend_tiles(g, [&](int64_t y, int64_t x, int64_t h, int64_t w) { return run(pool, side, in, {y, x, h, w}, nullptr); });
+}
+
+HostTensor WanVae::run_encoder(ThreadPool& pool, const TensorView& video, const WanVaeObserver* observer) const {
+  check_video_shape(*this, video);
+  return run(pool, WanVaeSide::kEncoder, video, {0, 0, video.shape[2] / config_.patch, video.shape[3] / config_.patch}, observer);
+}
+
+HostTensor WanVae::run_decoder(ThreadPool& pool, const TensorView& latent, const WanVaeObserver* observer) const {
+  check_latent_shape(*this, latent);
+  return run(pool, WanVaeSide::kDecoder, latent, {0, 0, latent.shape[2], latent.shape[3]}, observer);
+}
+
+VideoCodec::Encoded WanVae::encode_moments(ThreadPool& pool, const TensorView& video) const {
+  check_video_shape(*this, video);
+  check_finite(video, "a pixel");
+  const HostTensor moments = run_tiled(pool, WanVaeSide::kEncoder, video);
+  const Shape& s = moments.shape();
+  const Shape shape = {config_.z_dim, s[1], s[2], s[3]};
+  Encoded out{HostTensor(DType::kF32, shape), HostTensor(DType::kF32, shape), HostTensor(DType::kF32, shape)};
+  std::memcpy(out.mean.f32(), moments.f32(), static_cast<size_t>(out.mean.bytes()));
+  std::memcpy(out.logvar.f32(), moments.f32() + out.mean.elements(), static_cast<size_t>(out.mean.bytes()));
+  const int64_t plane = s[1] * s[2] * s[3];
+  for (int64_t c = 0; c < config_.z_dim; ++c) {
+    const float mean = config_.latents_mean[static_cast<size_t>(c)], deviation = config_.latents_std[static_cast<size_t>(c)];
+    for (int64_t i = c * plane; i < (c + 1) * plane; ++i) out.normalised.f32()[i] = (out.mean.f32()[i] - mean) / deviation;
+  }
+  return out;
+}
+
+HostTensor WanVae::decode(ThreadPool& pool, const TensorView& latent) const {
+  check_latent_shape(*this, latent);
+  check_finite(latent, "a latent value");
+  return lay_out_patches(run_tiled(pool, WanVaeSide::kDecoder, latent), config_.patch);
+}
+
+int64_t WanVae::working_bytes(int64_t frames, int64_t height, int64_t width) const {
+  (void)frames;  // a stream: only the size of a frame counts
+  const VaeTiling& t = options_.tiling;
+  const auto bounded = [&](int64_t n, int64_t tile) { return t.enabled ? std::min(n, tile) : n; };
+  const int64_t s = spatial_stride(), p = config_.patch;
+  return std::max(WanVaeNetwork::working_bytes(encoder_.steps, bounded(height / p, t.tile), bounded(width / p, t.tile), options_.encode_dtype),
+                  WanVaeNetwork::working_bytes(decoder_.steps, bounded(height / s, t.tile / s), bounded(width / s, t.tile / s), options_.decode_dtype));
+}
+
+}  // namespace megaslide
