@@ -58,4 +58,16 @@ class InlineStream final : public Stream {
   ThreadPool pool_;
 };
 
+// The same with threads of the caller's, which must outlive it.
+class PoolStream final : public Stream {
+ public:
+  explicit PoolStream(ThreadPool& pool) : pool_(pool) {}
+  Backend backend() const override { return Backend::kCpu; }
+  void enqueue(const char*, const Cost&, std::function<void()> work) override { work(); }
+  ThreadPool& pool() override { return pool_; }
+
+ private:
+  ThreadPool& pool_;
+};
+
 }  // namespace megaslide

@@ -108,14 +108,18 @@ class Module {
   virtual void pack(Stream& stream, DType compute_dtype, bool training, const void* weights, void* packed) const = 0;
 };
 
-// A block: rows in, rows out, the residual stream in fp32.
-class Layer : public Module {
+// A block: rows in, rows out, the residual stream in fp32. One of a network that is only evaluated is no more than this.
+class ForwardLayer : public Module {
+ public:
+  // x, y: (B·N, D) fp32, not aliased. `saved` may be nullptr: then nothing is kept.
+  virtual void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const = 0;
+};
+
+// A block that can be trained.
+class Layer : public ForwardLayer {
  public:
   // Bytes of `saved` for a shape: what forward leaves for backward.
   virtual int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const = 0;
-
-  // x, y: (B·N, D) fp32, not aliased. `saved` may be nullptr: then nothing is kept.
-  virtual void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const = 0;
 
   // dy: gradient at y. dx is overwritten (may alias dy). dweights: fp32 slab in ParamLayout order, accumulated.
   // conditioning.dcontext and dmodulation are accumulated.

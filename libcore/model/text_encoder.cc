@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "model/umt5.h"
 
 namespace megaslide {
 namespace {
@@ -151,18 +152,19 @@ HostTensor pad_text(const ModelConfig& config, const TensorView& rows) {
 }
 
 std::unique_ptr<TextEncoder> make_text_encoder(const ModelParts& parts, DType compute_dtype) {
-  (void)compute_dtype;
   const ModelConfig& config = parts.config;
   switch (config.text_encoder) {
     case TextEncoderKind::kHashedNgram: return std::make_unique<HashedNgramEncoder>(config.text_len, config.text_dim);
-    case TextEncoderKind::kUmt5:
+    case TextEncoderKind::kUmt5: return std::make_unique<Umt5Encoder>(parts, compute_dtype);
     case TextEncoderKind::kNone: break;
   }
   throw usage_error(fmt::format("the model \"{}\" comes without a text encoder", config.name),
                     "use a model directory that holds one, or set `text_encoder: hashed-ngram` in the model's configuration");
 }
 
-std::string text_encoder_identity(const ModelParts& parts) { return make_text_encoder(parts)->identity(); }
+std::string text_encoder_identity(const ModelParts& parts) {
+  return parts.config.text_encoder == TextEncoderKind::kUmt5 ? umt5_identity(parts) : make_text_encoder(parts)->identity();
+}
 
 EncodedText TextEncoder::encode(ThreadPool& pool, std::string_view prompt) const {
   const std::string one(prompt);
