@@ -71,7 +71,9 @@ void input_gradient(benchmark::State& b, DType dtype) {
 void weight_gradient(benchmark::State& b, DType dtype) {
   Layer l(b, dtype);
   std::memset(l.out.get(), 0, static_cast<size_t>(l.n * l.k) * 4);
-  for (auto _ : b) linear_weight_gradient(l.stream, l.result(), l.dy.get(), l.x.get(), l.m, l.n, l.k, dtype);
+  const Buffer scratch = buffer(linear_weight_gradient_scratch(l.m, l.n, l.k, dtype), dtype);
+  for (auto _ : b)
+    linear_weight_gradient(l.stream, l.result(), scratch.get(), l.dy.get(), l.x.get(), l.m, l.n, l.k, dtype);
   l.report(b);
 }
 void pack(benchmark::State& b, DType dtype) {

@@ -6,6 +6,7 @@
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "kernels/activation/activation.h"
+#include "kernels/activation/gelu_rows.h"
 #include "kernels/simd-inl.h"
 
 #include <cmath>
@@ -82,6 +83,14 @@ HWY_AFTER_NAMESPACE();
 namespace megaslide {
 HWY_EXPORT(GeluForwardRange);
 HWY_EXPORT(GeluBackwardRows);
+
+void gelu_forward_rows(void* y, void* x_kept, const float* x, int64_t n, DType dtype) {
+  HWY_DYNAMIC_DISPATCH(GeluForwardRange)(y, x_kept, x, 0, n, dtype);
+}
+void gelu_backward_rows(void* dx, void* y, float* sums, const float* dy, const void* x_kept, int64_t rows,
+                        int64_t width, DType dtype) {
+  HWY_DYNAMIC_DISPATCH(GeluBackwardRows)(dx, y, sums, dy, x_kept, 0, rows, width, dtype);
+}
 
 namespace cpu {
 

@@ -30,9 +30,33 @@ using LinearInputGradient = void(Stream&, float* dx /*(M,K)*/, const void* dy /*
                                  const void* packed /*kInputGradient*/, int64_t m, int64_t n, int64_t k, DType dtype,
                                  bool accumulate);
 
-// dw += dyᵀ·x.
-using LinearWeightGradient = void(Stream&, float* dw /*(N,K) accumulated*/, const void* dy /*(M,N) dtype*/,
-                                  const void* x /*(M,K) dtype*/, int64_t m, int64_t n, int64_t k, DType dtype);
+// dw += dyᵀ·x. scratch: linear_weight_gradient_scratch bytes, 64-byte aligned.
+using LinearWeightGradient = void(Stream&, float* dw /*(N,K) accumulated*/, void* scratch,
+                                  const void* dy /*(M,N) dtype*/, const void* x /*(M,K) dtype*/, int64_t m, int64_t n,
+                                  int64_t k, DType dtype);
+int64_t linear_weight_gradient_scratch(int64_t m, int64_t n, int64_t k, DType dtype);
+
+// Forward products whose result becomes something else on its way to memory. Each equals linear_forward into fp32
+// followed by the kernel named, at the same roundings; on a tile unit GELU is within 3e-6 of it before its rounding.
+//   y = x·Wᵀ + b, rounded to dtype: cast_operand.
+using LinearOperand = void(Stream&, void* y /*(M,N) dtype*/, const void* x /*(M,K) dtype*/,
+                           const void* packed /*kForward*/, const void* bias /*(N) dtype*/, int64_t m, int64_t n,
+                           int64_t k, DType dtype);
+//   y = gelu(x·Wᵀ + b): gelu_forward. kept may be nullptr.
+using LinearGelu = void(Stream&, void* y /*(M,N) dtype*/, void* kept /*(M,N) dtype*/, const void* x /*(M,K) dtype*/,
+                        const void* packed /*kForward*/, const void* bias /*(N) dtype*/, int64_t m, int64_t n,
+                        int64_t k, DType dtype);
+//   y = residual + gate ⊙ (x·Wᵀ + b): gated_add_forward of rows that start at row `first_row` of their groups. kept and
+//   gate may be nullptr, y may be residual.
+using LinearGatedAdd = void(Stream&, float* y /*(M,N)*/, void* kept /*(M,N) dtype*/, const float* residual /*(M,N)*/,
+                            const float* gate, const void* x /*(M,K) dtype*/, const void* packed /*kForward*/,
+                            const void* bias /*(N) dtype*/, int64_t m, int64_t n, int64_t k, int64_t first_row,
+                            int64_t group_rows, int64_t group_stride, DType dtype);
+// dx = (dy·W) ⊙ gelu'(kept) and y = gelu(kept), both overwritten; dbias += Σ_rows of the unrounded dx: gelu_backward of
+// linear_input_gradient. y may be kept, dx must be neither. scratch: gelu_scratch(m, k) floats.
+using LinearGeluGradient = void(Stream&, void* dx /*(M,K) dtype*/, void* y /*(M,K) dtype*/, float* dbias /*(K)*/,
+                                float* scratch, const void* dy /*(M,N) dtype*/, const void* packed /*kInputGradient*/,
+                                const void* kept /*(M,K) dtype*/, int64_t m, int64_t n, int64_t k, DType dtype);
 
 // db += Σ_m dy[m]. Rows are summed in blocks of 64 in order, blocks in order.
 using BiasGradient = void(Stream&, float* db /*(N) accumulated*/, const float* dy /*(M,N)*/, int64_t m, int64_t n);
@@ -45,6 +69,10 @@ LinearPack linear_pack;
 LinearForward linear_forward;
 LinearInputGradient linear_input_gradient;
 LinearWeightGradient linear_weight_gradient;
+LinearOperand linear_operand;
+LinearGelu linear_gelu;
+LinearGatedAdd linear_gated_add;
+LinearGeluGradient linear_gelu_gradient;
 BiasGradient bias_gradient;
 CastOperand cast_operand;
 }  // namespace cpu
@@ -54,6 +82,10 @@ LinearPack linear_pack;
 LinearForward linear_forward;
 LinearInputGradient linear_input_gradient;
 LinearWeightGradient linear_weight_gradient;
+LinearOperand linear_operand;
+LinearGelu linear_gelu;
+LinearGatedAdd linear_gated_add;
+LinearGeluGradient linear_gelu_gradient;
 BiasGradient bias_gradient;
 CastOperand cast_operand;
 }  // namespace cuda
@@ -76,9 +108,25 @@ inline Cost linear_input_gradient_cost(float*, const void*, const void*, int64_t
   return gemm_cost(m, n, k, static_cast<double>(m * n + n * k), (accumulate ? 8.0 : 4.0) * static_cast<double>(m * k),
                    dtype);
 }
-inline Cost linear_weight_gradient_cost(float*, const void*, const void*, int64_t m, int64_t n, int64_t k,
+inline Cost linear_weight_gradient_cost(float*, void*, const void*, const void*, int64_t m, int64_t n, int64_t k,
                                         DType dtype) {
   return gemm_cost(m, n, k, static_cast<double>(m * n + m * k), 8.0 * static_cast<double>(n * k), dtype);
+}
+inline Cost linear_operand_cost(void*, const void*, const void*, const void*, int64_t m, int64_t n, int64_t k,
+                                DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * k + n * k + m * n), 0, dtype);
+}
+inline Cost linear_gelu_cost(void*, void*, const void*, const void*, const void*, int64_t m, int64_t n, int64_t k,
+                             DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * k + n * k + 2 * m * n), 0, dtype);
+}
+inline Cost linear_gated_add_cost(float*, void*, const float*, const float*, const void*, const void*, const void*,
+                                  int64_t m, int64_t n, int64_t k, int64_t, int64_t, int64_t, DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * k + n * k + m * n), 8.0 * static_cast<double>(m * n), dtype);
+}
+inline Cost linear_gelu_gradient_cost(void*, void*, float*, float*, const void*, const void*, const void*, int64_t m,
+                                      int64_t n, int64_t k, DType dtype) {
+  return gemm_cost(m, n, k, static_cast<double>(m * n + n * k + 3 * m * k), 0, dtype);
 }
 inline Cost bias_gradient_cost(float*, const float*, int64_t m, int64_t n) {
   return {KernelClass::kVector, static_cast<double>(m * n), 4.0 * static_cast<double>(m * n + 2 * n)};
@@ -96,6 +144,15 @@ inline constexpr Kernel<LinearInputGradient> linear_input_gradient{
 inline constexpr Kernel<LinearWeightGradient> linear_weight_gradient{
     "linear_weight_gradient", &cpu::linear_weight_gradient, MS_CUDA(linear_weight_gradient),
     &linear_weight_gradient_cost};
+inline constexpr Kernel<LinearOperand> linear_operand{"linear_operand", &cpu::linear_operand, MS_CUDA(linear_operand),
+                                                      &linear_operand_cost};
+inline constexpr Kernel<LinearGelu> linear_gelu{"linear_gelu", &cpu::linear_gelu, MS_CUDA(linear_gelu),
+                                                &linear_gelu_cost};
+inline constexpr Kernel<LinearGatedAdd> linear_gated_add{"linear_gated_add", &cpu::linear_gated_add,
+                                                         MS_CUDA(linear_gated_add), &linear_gated_add_cost};
+inline constexpr Kernel<LinearGeluGradient> linear_gelu_gradient{"linear_gelu_gradient", &cpu::linear_gelu_gradient,
+                                                                 MS_CUDA(linear_gelu_gradient),
+                                                                 &linear_gelu_gradient_cost};
 inline constexpr Kernel<BiasGradient> bias_gradient{"bias_gradient", &cpu::bias_gradient, MS_CUDA(bias_gradient),
                                                     &bias_gradient_cost};
 inline constexpr Kernel<CastOperand> cast_operand{"cast_operand", &cpu::cast_operand, MS_CUDA(cast_operand),

@@ -62,7 +62,7 @@ void sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, 
            const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
 // At least `bytes` of 64-byte aligned memory of the calling thread, valid until its next call with the same slot.
-enum class ScratchSlot { kOneDnn, kA, kB, kCount };
+enum class ScratchSlot { kOneDnn, kA, kB, kResult, kTile, kCount };
 void* thread_scratch(ScratchSlot slot, size_t bytes);
 
 }  // namespace megaslide::onednn

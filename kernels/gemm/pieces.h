@@ -44,9 +44,29 @@ inline WeightPiece weight_piece(int64_t m, int64_t n, int64_t k) {
   return {rows, balanced_step(k, 1024, 32)};
 }
 
+// Pieces of a product (m, n) of width k on a tile unit; rows are a multiple of 64, columns of 32, unless there is one.
+struct TilePieces {
+  TilePieces(int64_t m_, int64_t n_, int64_t k) : m(m_), n(n_), rows(balanced_step(m, 256, 64)), columns(balanced_step(n, 512, 32)) {
+    if (rows < m || columns < n) return;
+    if (2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) < 2 * kMinPieceFlops) return;
+    if (m > 64)
+      rows = round_up((m + 1) / 2, 64);
+    else
+      columns = round_up((n + 1) / 2, 32);
+  }
+  int64_t across() const { return (n + columns - 1) / columns; }
+  int64_t count() const { return (m + rows - 1) / rows * across(); }
+  int64_t m, n, rows, columns;
+};
+
 // Bytes reserved for one depth step of a packed weight: every layout that oneDNN chooses pads to 64 at most.
 inline int64_t packed_step_bytes(int64_t columns, int64_t depth, int64_t element_bytes) {
   return round_up(columns, 64) * round_up(depth, 64) * element_bytes;
+}
+
+// Numbers of a packed B (width, columns) of tile_gemm.h, or of the panels of an A (columns, width).
+inline int64_t tile_packed_elements(int64_t width, int64_t columns) {
+  return round_up(width, 32) * round_up(columns, 32);
 }
 
 }  // namespace megaslide::gemm

@@ -20,38 +20,30 @@ const float* widen(ScratchSlot slot, const bf16* p, int64_t rows, int64_t column
 }
 }  // namespace
 
-void widened_forward(Stream& stream, float* y, const void* x, const void* w, const void* bias, int64_t m, int64_t n,
-                     int64_t k) {
-  const auto *xs = static_cast<const bf16*>(x), *ws = static_cast<const bf16*>(w), *b = static_cast<const bf16*>(bias);
+void widened_forward(float* y, const bf16* x, const bf16* w, const bf16* bias, int64_t rows, int64_t n, int64_t k) {
   const int64_t depth = depth_step(k);
-  stream.parallel_for(m, row_step(m, n, k), [&](int64_t begin, int64_t end) {
-    for (int64_t d0 = 0; d0 < k; d0 += depth) {
-      const int64_t d = std::min(depth, k - d0);
-      const float* a = widen(ScratchSlot::kA, xs + begin * k + d0, end - begin, d, k);
-      for (int64_t n0 = 0; n0 < n; n0 += kPanel) {
-        const int64_t pn = std::min(kPanel, n - n0);
-        const float* panel = widen(ScratchSlot::kB, ws + n0 * k + d0, pn, d, k);
-        onednn::sgemm(false, true, end - begin, pn, d, a, d, panel, d, d0 > 0 ? 1.0F : 0.0F, y + begin * n + n0, n);
-      }
-    }
-    if (!b) return;
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < n; ++j) y[i * n + j] += to_float(b[j]);
-  });
-}
-
-void widened_input_gradient(Stream& stream, float* dx, const void* dy, const void* w, int64_t m, int64_t n, int64_t k,
-                            bool accumulate) {
-  const auto *dys = static_cast<const bf16*>(dy), *ws = static_cast<const bf16*>(w);
-  stream.parallel_for(m, row_step(m, k, n), [&](int64_t begin, int64_t end) {
+  for (int64_t d0 = 0; d0 < k; d0 += depth) {
+    const int64_t d = std::min(depth, k - d0);
+    const float* a = widen(ScratchSlot::kA, x + d0, rows, d, k);
     for (int64_t n0 = 0; n0 < n; n0 += kPanel) {
       const int64_t pn = std::min(kPanel, n - n0);
-      const float* a = widen(ScratchSlot::kA, dys + begin * n + n0, end - begin, pn, n);
-      const float* panel = widen(ScratchSlot::kB, ws + n0 * k, pn, k, k);
-      onednn::sgemm(false, false, end - begin, k, pn, a, pn, panel, k, accumulate || n0 > 0 ? 1.0F : 0.0F,
-                    dx + begin * k, k);
+      const float* panel = widen(ScratchSlot::kB, w + n0 * k + d0, pn, d, k);
+      onednn::sgemm(false, true, rows, pn, d, a, d, panel, d, d0 > 0 ? 1.0F : 0.0F, y + n0, n);
     }
-  });
+  }
+  if (!bias) return;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < n; ++j) y[i * n + j] += to_float(bias[j]);
+}
+
+void widened_input_gradient(float* dx, const bf16* dy, const bf16* w, int64_t rows, int64_t n, int64_t k,
+                            bool accumulate) {
+  for (int64_t n0 = 0; n0 < n; n0 += kPanel) {
+    const int64_t pn = std::min(kPanel, n - n0);
+    const float* a = widen(ScratchSlot::kA, dy + n0, rows, pn, n);
+    const float* panel = widen(ScratchSlot::kB, w + n0 * k, pn, k, k);
+    onednn::sgemm(false, false, rows, k, pn, a, pn, panel, k, accumulate || n0 > 0 ? 1.0F : 0.0F, dx, k);
+  }
 }
 
 void widened_weight_gradient(float* dw, const bf16* dy, const bf16* x, int64_t m, int64_t n, int64_t k, int64_t pn,

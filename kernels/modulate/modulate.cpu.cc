@@ -4,6 +4,7 @@
 // The order matters: the targets first.
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/modulate/gated_rows.h"
 #include "kernels/modulate/modulate.h"
 #include "kernels/simd-inl.h"
 
@@ -26,13 +27,14 @@ void Forward(float* y, T* kept, const float* x, const float* a, const float* gat
   }
 }
 
+// a starts at row `begin`, the others at row 0.
 void GatedAddForwardRows(float* y, void* kept, const float* x, const float* a, const float* gate, int64_t begin,
                          int64_t end, int64_t width, DType dtype) {
   const int64_t at = begin * width;
   if (dtype == DType::kBF16)
-    Forward(y + at, kept ? static_cast<bf16*>(kept) + at : nullptr, x + at, a + at, gate, end - begin, width);
+    Forward(y + at, kept ? static_cast<bf16*>(kept) + at : nullptr, x + at, a, gate, end - begin, width);
   else
-    Forward(y + at, kept ? static_cast<float*>(kept) + at : nullptr, x + at, a + at, gate, end - begin, width);
+    Forward(y + at, kept ? static_cast<float*>(kept) + at : nullptr, x + at, a, gate, end - begin, width);
 }
 
 // sums: dgate (width), then dbias (width).
@@ -72,6 +74,17 @@ namespace megaslide {
 HWY_EXPORT(GatedAddForwardRows);
 HWY_EXPORT(GatedAddBackwardRows);
 
+void gated_add_rows(float* y, void* a_kept, const float* x, const float* a, const float* gate, int64_t begin,
+                    int64_t end, int64_t width, int64_t first_row, int64_t group_rows, int64_t group_stride,
+                    DType dtype) {
+  const auto run = HWY_DYNAMIC_DISPATCH(GatedAddForwardRows);
+  for (int64_t r = begin; r < end;) {
+    const int64_t group = (first_row + r) / group_rows, last = std::min(end, (group + 1) * group_rows - first_row);
+    run(y, a_kept, x, a + (r - begin) * width, gate ? gate + group * group_stride : nullptr, r, last, width, dtype);
+    r = last;
+  }
+}
+
 namespace cpu {
 
 void modulation_forward(Stream&, float* m, const void* table, const float* e, int64_t batch, int64_t slots,
@@ -103,13 +116,8 @@ void modulation_backward(Stream&, float* dtable, float* de, const float* dm, int
 
 void gated_add_forward(Stream& stream, float* y, void* a_kept, const float* x, const float* a, const float* gate,
                        int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride, DType dtype) {
-  const auto run = HWY_DYNAMIC_DISPATCH(GatedAddForwardRows);
   stream.parallel_for(rows, rows_grain(width), [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t group = begin / group_rows, last = std::min(end, (group + 1) * group_rows);
-      run(y, a_kept, x, a, gate ? gate + group * group_stride : nullptr, begin, last, width, dtype);
-      begin = last;
-    }
+    gated_add_rows(y, a_kept, x, a + begin * width, gate, begin, end, width, 0, group_rows, group_stride, dtype);
   });
 }
 

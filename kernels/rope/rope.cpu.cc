@@ -55,36 +55,37 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class T>
-void ForwardRows(T* y, T* kept, float* rstd, const float* x, const float* gain, const float* table,
-                 const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
+void ForwardRows(T* y, float* rstd, const T* x, const float* gain, const float* table, const RopeGrid& grid,
+                 int64_t begin, int64_t end, float eps) {
   const int64_t width = grid.heads * grid.head_dim;
-  const T* type = nullptr;
   RowAngles angles(table, grid);
   for (int64_t r = begin; r < end; ++r) {
-    const float* row = x + r * width;
+    const T* row = x + r * width;
     T* out = y + r * width;
     RowSum square;
     ForEach(width, [&](auto d, int64_t c) HWY_ATTR {
-      const auto v = RoundTo(d, hn::LoadU(d, row + c), type);
+      const auto v = LoadFloat(d, row + c);
       square.at(d) = hn::MulAdd(v, v, square.at(d));
-      if (kept) StoreFloat(v, d, kept + r * width + c);
     });
     const float scale = 1.0f / std::sqrt(square.total() / static_cast<float>(width) + eps);
     if (rstd) rstd[r] = scale;
     if (!angles.rotates()) {
       ForEach(width, [&](auto d, int64_t c) HWY_ATTR {
-        const auto v = RoundTo(d, hn::LoadU(d, row + c), type);
-        StoreFloat(hn::Mul(hn::Mul(v, hn::Set(d, scale)), hn::LoadU(d, gain + c)), d, out + c);
+        StoreFloat(hn::Mul(hn::Mul(LoadFloat(d, row + c), hn::Set(d, scale)), hn::LoadU(d, gain + c)), d, out + c);
       });
       continue;
     }
+#if HWY_TARGET == HWY_SCALAR
+    // Lanes come singly here: in place, the first of a pair would overwrite what the second reads.
+    const std::vector<T> copy(row, row + width);
+    row = copy.data();
+#endif
     angles.move_to(r);
     const float *cosines = angles.cosines(), *sines = angles.sines();
     for (int64_t first = 0; first < width; first += grid.head_dim) {
       ForEachPair(grid.head_dim, [&](auto d, int64_t i) HWY_ATTR {
-        const auto value = [&](int64_t j) HWY_ATTR {
-          const auto v = RoundTo(d, hn::LoadU(d, row + first + j), type);
-          return hn::Mul(hn::Mul(v, hn::Set(d, scale)), hn::LoadU(d, gain + first + j));
+        const auto value = [&](int64_t at) HWY_ATTR {
+          return hn::Mul(hn::Mul(LoadFloat(d, row + first + at), hn::Set(d, scale)), hn::LoadU(d, gain + first + at));
         };
         const auto across = hn::Mul(ExchangePairs(d, i, value), hn::LoadU(d, sines + i));
         StoreFloat(hn::MulAdd(value(i), hn::LoadU(d, cosines + i), across), d, out + first + i);
@@ -93,12 +94,12 @@ void ForwardRows(T* y, T* kept, float* rstd, const float* x, const float* gain, 
   }
 }
 
-void RmsRopeForwardRows(void* y, void* kept, DType dtype, float* rstd, const float* x, const float* gain,
-                        const float* table, const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
+void RmsRopeForwardRows(void* y, DType dtype, float* rstd, const void* x, const float* gain, const float* table,
+                        const RopeGrid& grid, int64_t begin, int64_t end, float eps) {
   if (dtype == DType::kBF16)
-    ForwardRows(static_cast<bf16*>(y), static_cast<bf16*>(kept), rstd, x, gain, table, grid, begin, end, eps);
+    ForwardRows(static_cast<bf16*>(y), rstd, static_cast<const bf16*>(x), gain, table, grid, begin, end, eps);
   else
-    ForwardRows(static_cast<float*>(y), static_cast<float*>(kept), rstd, x, gain, table, grid, begin, end, eps);
+    ForwardRows(static_cast<float*>(y), rstd, static_cast<const float*>(x), gain, table, grid, begin, end, eps);
 }
 
 // sums: dgain (width), then dbias (width).
@@ -182,11 +183,11 @@ void rope_table(Stream&, float* table, RopeGrid grid) {
   }
 }
 
-void rms_rope_forward(Stream& stream, void* y, void* x_kept, float* rstd, const float* x, const float* gain,
-                      const float* table, RopeGrid grid, int64_t rows, float eps, DType dtype) {
+void rms_rope_forward(Stream& stream, void* y, float* rstd, const void* x, const float* gain, const float* table,
+                      RopeGrid grid, int64_t rows, float eps, DType dtype) {
   const auto run = HWY_DYNAMIC_DISPATCH(RmsRopeForwardRows);
   stream.parallel_for(rows, rows_grain(grid.heads * grid.head_dim), [&](int64_t begin, int64_t end) {
-    run(y, x_kept, dtype, rstd, x, gain, table, grid, begin, end, eps);
+    run(y, dtype, rstd, x, gain, table, grid, begin, end, eps);
   });
 }
 

@@ -29,17 +29,16 @@ inline int64_t rope_table_elements(const RopeGrid& g) {
 }
 using RopeTable = void(Stream&, float* table /*(rope_table_elements)*/, RopeGrid grid);
 
-// y and x_kept hold dtype (bf16 or fp32). x is first rounded to dtype, so that backward, which reads x_kept, sees what
-// forward saw. x_kept and rstd are what backward needs; both may be nullptr when there will be none. Without a table
-// (nullptr) nothing is turned. Rows are (B, T, H, W) tokens, C = heads · head_dim.
-using RmsRopeForward = void(Stream&, void* y /*(R,C) dtype*/, void* x_kept /*(R,C) dtype*/, float* rstd /*(R)*/,
-                            const float* x /*(R,C)*/, const float* gain /*(C)*/, const float* table, RopeGrid grid,
-                            int64_t rows, float eps, DType dtype);
+// y and x hold dtype (bf16 or fp32); y may be x where there will be no backward, which reads x and rstd (r of every row;
+// may be nullptr). Without a table (nullptr) nothing is turned. Rows are (B, T, H, W) tokens, C = heads · head_dim.
+using RmsRopeForward = void(Stream&, void* y /*(R,C) dtype*/, float* rstd /*(R)*/, const void* x /*(R,C) dtype*/,
+                            const float* gain /*(C)*/, const float* table, RopeGrid grid, int64_t rows, float eps,
+                            DType dtype);
 
 // dx is overwritten with the gradient at x, rounded to dtype. dgain += Σ and dbias += Σ_rows of the unrounded dx (the
 // gradient of the projection's bias). scratch: rms_rope_scratch floats.
 using RmsRopeBackward = void(Stream&, void* dx /*(R,C) dtype*/, float* dgain /*(C)*/, float* dbias /*(C)*/,
-                             float* scratch, const float* dy /*(R,C)*/, const void* x_kept /*(R,C) dtype*/,
+                             float* scratch, const float* dy /*(R,C)*/, const void* x /*(R,C) dtype*/,
                              const float* rstd /*(R)*/, const float* gain /*(C)*/, const float* table, RopeGrid grid,
                              int64_t rows, DType dtype);
 
@@ -69,10 +68,10 @@ inline Cost rope_table_cost(float*, RopeGrid grid) {
   const double n = static_cast<double>(rope_table_elements(grid));
   return {KernelClass::kVector, 50 * n, 4 * n};  // a cosine, a sine and a power count about a hundred operations
 }
-inline Cost rms_rope_forward_cost(void*, void*, float*, const float*, const float*, const float*, RopeGrid grid,
-                                  int64_t rows, float, DType dtype) {
+inline Cost rms_rope_forward_cost(void*, float*, const void*, const float*, const float*, RopeGrid grid, int64_t rows,
+                                  float, DType dtype) {
   const double n = static_cast<double>(rows * grid.heads * grid.head_dim);
-  return {KernelClass::kVector, 7 * n, n * static_cast<double>(4 + 2 * dtype_bytes(dtype))};
+  return {KernelClass::kVector, 7 * n, n * static_cast<double>(2 * dtype_bytes(dtype))};
 }
 inline Cost rms_rope_backward_cost(void*, float*, float*, float*, const float*, const void*, const float*, const float*,
                                    const float*, RopeGrid grid, int64_t rows, DType dtype) {

@@ -108,7 +108,7 @@ NamedResults run_offset_net(const StoredCase& c, DType dtype, Stream& stream) {
   HostTensor dnorm = floats(c.at("norm_weight").size()), dnorm_b = floats(c.at("norm_bias").size());
   HostTensor workspace = bytes(offset_net_backward_workspace_bytes(s));
   linear_input_gradient(stream, dg.f32(), doffsets.data(), backward_w.data(), rows, m, n, DType::kF32, false);
-  linear_weight_gradient(stream, dw.f32(), doffsets.data(), g.data(), rows, m, n, DType::kF32);
+  linear_weight_gradient(stream, dw.f32(), nullptr, doffsets.data(), g.data(), rows, m, n, DType::kF32);
   bias_gradient(stream, db.f32(), doffsets.f32(), rows, m);
   offset_net_backward(stream, dx.f32(), dconv.f32(), dconv_b.f32(), dnorm.f32(), dnorm_b.f32(), dg.f32(), conv.f32(),
                       x.data(), conv_w.data(), norm_w.data(), norm_b.data(), workspace.data(), s);

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/activation/activation.h"
 #include "kernels/modulate/modulate.h"
 #include "kernels/norm/norm.h"
 #include "model/wan.h"
@@ -164,16 +163,16 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   const RopeGrid grid = rope_grid(c.shape);
   layer_norm_forward(c.stream, s.z, x, f.modulation + kScale1 * width_, f.modulation + kShift1 * width_, rows, width_,
                      group, stride, eps_, c.dtype);
-  float* y = c.workspace.take<float>(rows * width_);
-  c.linear(kMatSelfQ, y, s.z, rows);
-  rms_rope_forward(c.stream, s.q, s.q_raw, s.q_rstd, y, f.vector(kSelfNormQ), f.rope, grid, rows, eps_, c.dtype);
-  c.linear(kMatSelfK, y, s.z, rows);
-  rms_rope_forward(c.stream, s.k, s.k_raw, s.k_rstd, y, f.vector(kSelfNormK), f.rope, grid, rows, eps_, c.dtype);
-  c.linear_operand(kMatSelfV, s.v, y, s.z, rows);
+  // Where nothing is kept the norm works in place.
+  void *q_raw = s.q_raw ? s.q_raw : s.q, *k_raw = s.k_raw ? s.k_raw : s.k;
+  c.linear_operand(kMatSelfQ, q_raw, s.z, rows);
+  rms_rope_forward(c.stream, s.q, s.q_rstd, q_raw, f.vector(kSelfNormQ), f.rope, grid, rows, eps_, c.dtype);
+  c.linear_operand(kMatSelfK, k_raw, s.z, rows);
+  rms_rope_forward(c.stream, s.k, s.k_rstd, k_raw, f.vector(kSelfNormK), f.rope, grid, rows, eps_, c.dtype);
+  c.linear_operand(kMatSelfV, s.v, s.z, rows);
   attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.offsets);
-  c.linear(kMatSelfOut, y, c.operand(s.out, rows * width_), rows);
-  gated_add_forward(c.stream, x1, s.increment, x, y, f.modulation + kGate1 * width_, rows, width_, group, stride,
-                    c.dtype);
+  c.linear_gated_add(kMatSelfOut, x1, s.increment, x, f.modulation + kGate1 * width_, c.operand(s.out, rows * width_),
+                     rows, 0, group, stride);
 }
 
 void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1,
@@ -184,20 +183,19 @@ void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float*
   layer_norm_forward(c.stream, s.u, x1, f.vector(kNorm2Weight), f.vector(kNorm2Bias), rows, width_, rows, 0, eps_,
                      c.dtype);
   cast_operand(c.stream, s.context, context, keys * width_, c.dtype);
-  float* y = c.workspace.take<float>(std::max(rows, keys) * width_);
-  c.linear(kMatCrossQ, y, s.u, rows);
-  rms_rope_forward(c.stream, s.q, s.q_raw, s.q_rstd, y, f.vector(kCrossNormQ), nullptr, grid, rows, eps_, c.dtype);
-  c.linear(kMatCrossK, y, s.context, keys);
-  rms_rope_forward(c.stream, s.k, s.k_raw, s.k_rstd, y, f.vector(kCrossNormK), nullptr, grid, keys, eps_, c.dtype);
-  c.linear_operand(kMatCrossV, s.v, y, s.context, keys);
+  void *q_raw = s.q_raw ? s.q_raw : s.q, *k_raw = s.k_raw ? s.k_raw : s.k;
+  c.linear_operand(kMatCrossQ, q_raw, s.u, rows);
+  rms_rope_forward(c.stream, s.q, s.q_rstd, q_raw, f.vector(kCrossNormQ), nullptr, grid, rows, eps_, c.dtype);
+  c.linear_operand(kMatCrossK, k_raw, s.context, keys);
+  rms_rope_forward(c.stream, s.k, s.k_rstd, k_raw, f.vector(kCrossNormK), nullptr, grid, keys, eps_, c.dtype);
+  c.linear_operand(kMatCrossV, s.v, s.context, keys);
   {
     const WorkspaceScope scope(c.workspace);
     const AttentionShape shape = cross_shape(c.shape);
     void* space = c.workspace.take_bytes(dense_attention_forward_workspace_bytes(shape, c.dtype));
     dense_attention_forward(c.stream, s.out, s.lse, s.q, s.k, s.v, space, shape, c.dtype);
   }
-  c.linear(kMatCrossOut, y, c.operand(s.out, rows * width_), rows);
-  gated_add_forward(c.stream, x2, nullptr, x1, y, nullptr, rows, width_, rows, 0, c.dtype);
+  c.linear_gated_add(kMatCrossOut, x2, nullptr, x1, nullptr, c.operand(s.out, rows * width_), rows, 0, rows, 0);
 }
 
 void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const {
@@ -205,17 +203,13 @@ void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2,
   const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
   layer_norm_forward(c.stream, s.z, x2, f.modulation + kScale2 * width_, f.modulation + kShift2 * width_, rows, width_,
                      group, stride, eps_, c.dtype);
-  float* increment = c.workspace.take<float>(rows * width_);
-  float* hidden = c.workspace.take<float>(chunk * ffn_width_);
   void* activation = c.take_operand(chunk * ffn_width_);
   for (int64_t at = 0; at < rows; at += chunk) {
     const int64_t n = std::min(chunk, rows - at);
-    c.linear(kMatFfnUp, hidden, c.at(static_cast<const void*>(s.z), at * width_), n);
-    gelu_forward(c.stream, activation, s.hidden, hidden, n * ffn_width_, c.dtype);
-    c.linear(kMatFfnDown, increment + at * width_, activation, n);
+    c.linear_gelu(kMatFfnUp, activation, s.hidden, c.at(static_cast<const void*>(s.z), at * width_), n);
+    c.linear_gated_add(kMatFfnDown, y + at * width_, s.increment ? c.at(s.increment, at * width_) : nullptr,
+                       x2 + at * width_, f.modulation + kGate2 * width_, activation, n, at, group, stride);
   }
-  gated_add_forward(c.stream, y, s.increment, x2, increment, f.modulation + kGate2 * width_, rows, width_, group,
-                    stride, c.dtype);
 }
 
 }  // namespace megaslide

@@ -50,7 +50,6 @@ void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2
   gated_add_backward(c.stream, dincrement, f.dmodulation + kGate2 * width_, c.gradient(kFfnDownBias), f.scratch, dy,
                      s.increment, f.modulation + kGate2 * width_, rows, width_, group, stride, c.dtype);
   float* dz = c.workspace.take<float>(rows * width_);
-  float* dactivation = c.workspace.take<float>(chunk * ffn_width_);
   void* dhidden = c.take_operand(chunk * ffn_width_);
   void* activation = c.take_operand(chunk * ffn_width_);
   for (int64_t at = 0; at < rows; at += chunk) {
@@ -59,12 +58,10 @@ void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2
     const void* dpart = c.at(static_cast<const void*>(dincrement), at * width_);
     const void* hidden = s.hidden;
     if (hidden == nullptr) {
-      c.linear_operand(kMatFfnUp, activation, dactivation, z, n);
+      c.linear_operand(kMatFfnUp, activation, z, n);
       hidden = activation;
     }
-    c.input_gradient(kMatFfnDown, dactivation, dpart, n);
-    gelu_backward(c.stream, dhidden, activation, c.gradient(kFfnUpBias), f.scratch, dactivation, hidden, n, ffn_width_,
-                  c.dtype);
+    c.gelu_gradient(kMatFfnDown, dhidden, activation, c.gradient(kFfnUpBias), f.scratch, dpart, hidden, n);
     c.weight_gradient(kMatFfnDown, dpart, activation, n);
     c.weight_gradient(kMatFfnUp, dhidden, z, n);
     c.input_gradient(kMatFfnUp, dz + at * width_, dhidden, n);

@@ -37,31 +37,47 @@ void WanPacking::pack(Stream& stream, DType dtype, bool training, const ParamLay
 
 void WanCall::linear(size_t matrix, float* y, const void* x, int64_t rows) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_forward(stream, y, x,
-                 static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kForward),
-                 weight(m.bias), rows, m.outputs, m.inputs, dtype);
+  linear_forward(stream, y, x, packed(matrix, PackFor::kForward), weight(m.bias), rows, m.outputs, m.inputs, dtype);
 }
 
-void WanCall::linear_operand(size_t matrix, void* y, float* scratch, const void* x, int64_t rows) const {
-  if (dtype == DType::kF32) {
-    linear(matrix, static_cast<float*>(y), x, rows);
-    return;
-  }
-  linear(matrix, scratch, x, rows);
-  cast_operand(stream, y, scratch, rows * packing_.matrix(matrix).outputs, dtype);
+void WanCall::linear_operand(size_t matrix, void* y, const void* x, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  megaslide::linear_operand(stream, y, x, packed(matrix, PackFor::kForward), weight(m.bias), rows, m.outputs, m.inputs,
+                            dtype);
+}
+
+void WanCall::linear_gelu(size_t matrix, void* activation, void* kept, const void* x, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  megaslide::linear_gelu(stream, activation, kept, x, packed(matrix, PackFor::kForward), weight(m.bias), rows,
+                         m.outputs, m.inputs, dtype);
+}
+
+void WanCall::linear_gated_add(size_t matrix, float* y, void* kept, const float* residual, const float* gate,
+                               const void* x, int64_t rows, int64_t first_row, int64_t group_rows,
+                               int64_t group_stride) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  megaslide::linear_gated_add(stream, y, kept, residual, gate, x, packed(matrix, PackFor::kForward), weight(m.bias),
+                              rows, m.outputs, m.inputs, first_row, group_rows, group_stride, dtype);
 }
 
 void WanCall::input_gradient(size_t matrix, float* dx, const void* dy, int64_t rows, bool accumulate) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_input_gradient(
-      stream, dx, dy,
-      static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, PackFor::kInputGradient), rows,
-      m.outputs, m.inputs, dtype, accumulate);
+  linear_input_gradient(stream, dx, dy, packed(matrix, PackFor::kInputGradient), rows, m.outputs, m.inputs, dtype,
+                        accumulate);
+}
+
+void WanCall::gelu_gradient(size_t matrix, void* dx, void* activation, float* dbias, float* scratch, const void* dy,
+                            const void* kept, int64_t rows) const {
+  const WanMatrix& m = packing_.matrix(matrix);
+  linear_gelu_gradient(stream, dx, activation, dbias, scratch, dy, packed(matrix, PackFor::kInputGradient), kept, rows,
+                       m.outputs, m.inputs, dtype);
 }
 
 void WanCall::weight_gradient(size_t matrix, const void* dy, const void* x, int64_t rows) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_weight_gradient(stream, gradient(m.weight), dy, x, rows, m.outputs, m.inputs, dtype);
+  const WorkspaceScope scope(workspace);
+  void* scratch = workspace.take_bytes(linear_weight_gradient_scratch(rows, m.outputs, m.inputs, dtype));
+  linear_weight_gradient(stream, gradient(m.weight), scratch, dy, x, rows, m.outputs, m.inputs, dtype);
 }
 
 void WanCall::bias_sum(size_t matrix, const float* dy, int64_t rows) const {

@@ -84,10 +84,19 @@ class WanCall {
 
   // y (rows, outputs) fp32 = x (rows, inputs)·Wᵀ + b.
   void linear(size_t matrix, float* y, const void* x, int64_t rows) const;
-  // The same as an operand; `scratch` (rows, outputs) is the product before rounding, unused in fp32.
-  void linear_operand(size_t matrix, void* y, float* scratch, const void* x, int64_t rows) const;
+  // The same as an operand.
+  void linear_operand(size_t matrix, void* y, const void* x, int64_t rows) const;
+  // activation = gelu of it, both operands; kept may be nullptr.
+  void linear_gelu(size_t matrix, void* activation, void* kept, const void* x, int64_t rows) const;
+  // y = residual + gate ⊙ it, which is kept as an operand unless nullptr; no gate is 1 (kernels/gemm).
+  void linear_gated_add(size_t matrix, float* y, void* kept, const float* residual, const float* gate, const void* x,
+                        int64_t rows, int64_t first_row, int64_t group_rows, int64_t group_stride) const;
   // dx (rows, inputs) fp32 = or += dy (rows, outputs)·W.
   void input_gradient(size_t matrix, float* dx, const void* dy, int64_t rows, bool accumulate = false) const;
+  // Through the matrix and the GELU before it: dx = (dy·W) ⊙ gelu'(kept) and activation = gelu(kept) as operands, and the
+  // gradient of the bias inside the GELU. scratch: gelu_scratch floats.
+  void gelu_gradient(size_t matrix, void* dx, void* activation, float* dbias, float* scratch, const void* dy,
+                     const void* kept, int64_t rows) const;
   // dW += dyᵀ·x; the bias has its own sum.
   void weight_gradient(size_t matrix, const void* dy, const void* x, int64_t rows) const;
   // db += Σ dy, dy fp32.
@@ -108,6 +117,10 @@ class WanCall {
   }
 
  private:
+  const void* packed(size_t matrix, PackFor pack_for) const {
+    return static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, pack_for);
+  }
+
   const LayerCall& call_;
   const ParamLayout& layout_;
   const WanPacking& packing_;
