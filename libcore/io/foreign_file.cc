@@ -20,11 +20,16 @@ ForeignFile identify_foreign_file(const std::string& path, std::string_view head
   const auto named = [&](std::string_view s) { return name.size() > s.size() && name.ends_with(s); };
   constexpr const char* kConvert =
       "convert it once in Python: safetensors.torch.save_file(torch.load(FILE, weights_only=True), \"model.safetensors\")";
+  constexpr const char* kSaveAgain =
+      "save it again with a current PyTorch: torch.save(torch.load(FILE, weights_only=True), \"new.pth\")";
   if (head.empty()) return {"an empty file", "download or copy it again"};
   if (starts("PK\x03\x04"))
     return named(".npz") ? ForeignFile{"a NumPy archive (.npz)", "convert its arrays to safetensors"}
                          : ForeignFile{"a zip archive, probably a PyTorch checkpoint (.pth, .pt, .bin)", kConvert};
-  if (starts("\x80\x02") || starts("\x80\x04")) return {"a Python pickle, probably an old PyTorch checkpoint", kConvert};
+  if (starts("\x80\x02") || starts("\x80\x03") || starts("\x80\x04") || starts("\x80\x05"))
+    return {"a bare Python pickle, as PyTorch wrote it before version 1.6", kSaveAgain};
+  if (head.size() > 262 && head.substr(257, 5) == "ustar")
+    return {"a tar archive, perhaps a PyTorch checkpoint of before version 0.4", kSaveAgain};
   if (starts("GGUF") || starts("ggml") || named(".gguf"))
     return {"a GGUF file with quantised weights", "use the original weights: a diffusers folder or safetensors in F32, BF16 or F16"};
   if (starts("version https://git-lfs"))

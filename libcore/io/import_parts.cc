@@ -111,6 +111,12 @@ void PartsImport::find_tokenizer(const CheckpointPlaces& places) {
       throw Error(fmt::format("{}: {} bytes, larger than any tokenizer's file", e.path().string(), e.file_size()), "remove what does not belong to the tokenizer");
     tokenizer_.emplace_back(e.path().string(), "tokenizer/" + name);
     if (name == "spiece.model") spiece_.clear();
+    if (name == "tokenizer_config.json") {
+      const nlohmann::json j = read_json(e.path().string(), kMaxTokenizerFile);
+      const auto it = j.find("tokenizer_class");
+      // T5Tokenizer is what transformers 4 called the slow one, which diffusers' pipelines never name.
+      if (it != j.end() && it->is_string() && *it != "T5Tokenizer") tokenizer_class_ = it->get<std::string>();
+    }
   }
   std::sort(tokenizer_.begin(), tokenizer_.end());
 }
@@ -125,7 +131,7 @@ std::string PartsImport::model_index_text(const ModelConfig& c) const {
   j["expand_timesteps"] = c.codec == CodecKind::kWan22Vae;
   j["scheduler"] = pair(true, "diffusers", "UniPCMultistepScheduler");
   j["text_encoder"] = pair(text_encoder_.has_value(), "transformers", "UMT5EncoderModel");
-  j["tokenizer"] = pair(!tokenizer_.empty(), "transformers", "T5TokenizerFast");
+  j["tokenizer"] = pair(!tokenizer_.empty(), "transformers", tokenizer_class_.c_str());
   j["transformer"] = pair(true, "diffusers", "WanTransformer3DModel");
   j["transformer_2"] = pair(c.boundary > 0, "diffusers", "WanTransformer3DModel");
   j["vae"] = pair(vae_.has_value(), "diffusers", "AutoencoderKLWan");

@@ -41,6 +41,7 @@ class PartsImport {
   StoreDtype dtype_;
   std::optional<Part> vae_, text_encoder_;
   std::vector<std::pair<std::string, std::string>> tokenizer_;  // path, name in the model directory
+  std::string tokenizer_class_ = "T5TokenizerFast";
   std::string spiece_;                                          // tensor of the text encoder with spiece.model
   std::string scheduler_, model_index_;                         // texts
 };

@@ -181,9 +181,9 @@ void ModelDirectoryWriter::add_file(ManifestFile file) {
   manifest_.files.push_back(std::move(file));
 }
 
-void ModelDirectoryWriter::write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+void ModelDirectoryWriter::write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries, int64_t alignment,
                                          const std::function<void(size_t, const Sink&)>& provide) {
-  SafetensorsWriter writer(place(name), entries, {{"format", "pt"}}, kDataAlignment);
+  SafetensorsWriter writer(place(name), entries, {{"format", "pt"}}, alignment);
   for (size_t i = 0; i < entries.size(); ++i) {
     const int64_t bytes = element_count(entries[i].shape) * dtype_bits(entries[i].dtype) / 8;
     int64_t written = 0;
@@ -199,7 +199,7 @@ void ModelDirectoryWriter::write_tensors(const std::string& name, const std::vec
 
 void ModelDirectoryWriter::write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
                                       const std::function<void(size_t, const Sink&)>& provide) {
-  write_tensors(name, entries, provide);
+  write_tensors(name, entries, kDataAlignment, provide);
   std::string dtype;
   int64_t parameters = 0;
   for (const SafetensorsEntry& e : entries) {
@@ -215,7 +215,7 @@ void ModelDirectoryWriter::write_file(const std::string& name, std::vector<Safet
 
 void ModelDirectoryWriter::write_part_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
                                            const std::function<void(size_t, const Sink&)>& provide) {
-  write_tensors(name, entries, provide);
+  write_tensors(name, entries, 8, provide);
 }
 
 void ModelDirectoryWriter::write_text(std::string_view text, const std::string& name) {

@@ -116,7 +116,8 @@ class ModelDirectoryWriter {
   // Writes one safetensors file; `provide(i, sink)` hands over the bytes of entries[i], in any number of pieces.
   void write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
                   const std::function<void(size_t index, const Sink& sink)>& provide);
-  // The same for a part that goes along ("vae/diffusion_pytorch_model.safetensors"): its tensors are no parameters.
+  // The same for a part that goes along ("vae/diffusion_pytorch_model.safetensors"): its tensors are no parameters,
+  // and with entries in the format's order its bytes are those of the reference writer.
   void write_part_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
                        const std::function<void(size_t index, const Sink& sink)>& provide);
   void write_text(std::string_view text, const std::string& name);
@@ -131,7 +132,7 @@ class ModelDirectoryWriter {
 
  private:
   std::string place(const std::string& name) const;  // with its folder made
-  void write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries,
+  void write_tensors(const std::string& name, const std::vector<SafetensorsEntry>& entries, int64_t alignment,
                      const std::function<void(size_t index, const Sink& sink)>& provide);
   void add_file(ManifestFile file);
 

@@ -128,7 +128,9 @@ struct Parser {
       expected = t[i].end;
     }
     if (static_cast<uint64_t>(expected) != data_bytes)
-      throw Error(fmt::format("{}: the header describes {} bytes of tensor data, the file holds {}", cursor.source(), expected, data_bytes),
+      throw Error(fmt::format("{}: the header describes {} bytes of tensor data, the file holds {}: {}", cursor.source(), expected, data_bytes,
+                              static_cast<uint64_t>(expected) > data_bytes ? fmt::format("{} bytes short", static_cast<uint64_t>(expected) - data_bytes)
+                                                                           : fmt::format("{} bytes too many", data_bytes - static_cast<uint64_t>(expected))),
                   static_cast<uint64_t>(expected) > data_bytes ? "the file is cut short: download or copy it again"
                                                                : "bytes follow the last tensor: download or write it again");
     std::vector<TensorInfo> sorted;

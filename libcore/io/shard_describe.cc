@@ -1,10 +1,12 @@
 // What a model directory holds, and the hash of its state.
 #include <algorithm>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "base/sha256.h"
 #include "io/json.h"
 #include "io/model_config_json.h"
 #include "io/parameter_reader.h"
@@ -83,22 +85,38 @@ std::string hash_state(const ModelDirectory& model, StopToken stop) {
   return hasher.hex();
 }
 
+namespace {
+
+void add_network(ModelSummary& s, const ModelDirectory& model, const std::string& name, const std::string& prefix) {
+  const ModelManifest& m = model.manifest();
+  int64_t bytes = 0;
+  for (const ManifestFile& f : m.files) bytes += f.bytes;
+  s.files += m.files.size();
+  s.networks.push_back({name, m.parameters, bytes, m.dtype});
+  s.parameters += m.parameters;
+  s.bytes += bytes;
+  s.dtype = s.dtype.empty() || s.dtype == m.dtype ? m.dtype : "mixed";
+  for (int64_t part = -1; part <= model.layers(); ++part) {
+    const SafetensorsFile file = model.part(part);
+    for (const WanTensor& t : wan_tensors(m.config, part))
+      s.tensors.push_back({prefix + t.name, std::string(dtype_name(file.find(t.name)->dtype)), t.shape});
+  }
+}
+
+}  // namespace
+
 ModelSummary describe(const ModelDirectory& model) {
   const ModelManifest& m = model.manifest();
   ModelSummary s;
   s.architecture = "wan";
   s.name = m.config.name;
-  s.parameters = m.parameters;
   s.layers = m.config.layers;
-  s.dtype = m.dtype;
   s.attention = attention_kind_name(m.config.attention.kind);
   s.step = state_step(m);
-  for (const ManifestFile& f : m.files) s.bytes += f.bytes;
-  for (int64_t part = -1; part <= model.layers(); ++part) {
-    const SafetensorsFile file = model.part(part);
-    for (const WanTensor& t : wan_tensors(m.config, part))
-      s.tensors.push_back({t.name, std::string(dtype_name(file.find(t.name)->dtype)), t.shape});
-  }
+  add_network(s, model, "transformer", "");
+  if (model.has_second()) add_network(s, model.second(), kSecondNetworkFolder, std::string(kSecondNetworkFolder) + ".");
+  for (const char* part : {"vae", "text_encoder", "tokenizer"})
+    if (std::any_of(m.files.begin(), m.files.end(), [&](const ManifestFile& f) { return f.name.starts_with(std::string(part) + "/"); })) s.parts.emplace_back(part);
   return s;
 }
 
@@ -113,6 +131,9 @@ std::string summary_to_json(const ModelSummary& s, const ModelManifest& manifest
   j["attention"] = s.attention;
   if (s.step) j["step"] = *s.step;
   j["config"] = model_config_to_json(manifest.config);
+  j["networks"] = nlohmann::ordered_json::array();
+  for (const auto& n : s.networks) j["networks"].push_back({{"name", n.name}, {"parameters", n.parameters}, {"dtype", n.dtype}, {"bytes", n.bytes}});
+  j["parts"] = s.parts;
   j["source"] = {{"layout", manifest.source.layout}, {"path", manifest.source.path}};
   j["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& f : manifest.files) j["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"sha256", f.sha256}});
@@ -128,9 +149,12 @@ std::string summary_to_text(const ModelSummary& s, const ModelManifest& manifest
   line("name", s.name);
   line("architecture", fmt::format("{}: {} layers, width {}, {} heads of {}, FFN {}", s.architecture, c.layers, c.dim, c.heads, c.head_dim(), c.ffn_dim));
   line("parameters", std::to_string(s.parameters));
+  if (s.networks.size() > 1)
+    for (const auto& n : s.networks) line(("  " + n.name).c_str(), fmt::format("{} {}, {}", n.parameters, n.dtype, format_bytes(n.bytes)));
   line("dtype", s.dtype);
   line("attention", s.attention);
-  line("bytes", fmt::format("{} ({}) in {} files", s.bytes, format_bytes(s.bytes), manifest.files.size()));
+  line("bytes", fmt::format("{} ({}) in {} files", s.bytes, format_bytes(s.bytes), s.files));
+  if (!s.parts.empty()) line("parts", fmt::format("{}", fmt::join(s.parts, ", ")));
   line("source", manifest.source.layout + (manifest.source.path.empty() ? "" : ": " + manifest.source.path));
   if (s.step) line("step", std::to_string(*s.step));
   return text;
@@ -146,7 +170,7 @@ Verdict verify_model(const std::string& directory, ThreadPool& pool, StopToken s
   size_t files = 0;
   try {
     const ModelDirectory model = ModelDirectory::open_unchecked(directory);
-    files = model.manifest().files.size();
+    files = model.manifest().files.size() + (model.has_second() ? ModelDirectory::open_unchecked(model.path() + "/" + kSecondNetworkFolder).manifest().files.size() : 0);
     differences = model.verify(pool, stop);
   } catch (const Error& e) {
     if (!ModelDirectory::is_one(directory)) throw;
@@ -171,7 +195,8 @@ Verdict list_files(const std::vector<std::string>& paths) {
 }
 
 Verdict hash_model(const ModelDirectory& model, StopToken stop) {
-  const std::string hash = hash_state(model, stop);
+  std::string hash = hash_state(model, stop);
+  if (model.has_second()) hash = sha256_hex(std::string_view(hash + "\n" + hash_state(model.second(), stop) + "\n"));
   return {hash + "\n", json{{"sha256", hash}}.dump() + "\n"};
 }
 

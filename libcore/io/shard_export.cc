@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "io/export_parts.h"
 #include "io/parameter_reader.h"
 #include "io/shard.h"
 
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int64_t kPiece = 1 << 18;  // elements at a time
 constexpr const char* kBase = "diffusion_pytorch_model";
+constexpr const char* kExportFolders[] = {"transformer", "transformer_2", "vae", "text_encoder", "tokenizer", "scheduler",
+                                          "high_noise_model", "low_noise_model", "google", "google/umt5-xxl"};
 
 struct Item {
   SafetensorsEntry entry;  // exported name and type
@@ -49,7 +52,7 @@ std::vector<Item> list_items(const ModelDirectory& model, const ExportOptions& o
         continue;
       }
       const TensorInfo& info = *file.find(t.name);
-      items.push_back({{options.layout == WanLayout::kDiffusers ? t.name : t.original, export_type(info.dtype, options.dtype), t.shape}, t.name, part});
+      items.push_back({{options.prefix + (options.layout == WanLayout::kDiffusers ? t.name : t.original), export_type(info.dtype, options.dtype), t.shape}, t.name, part});
     }
   }
   if (moving)
@@ -128,8 +131,9 @@ std::string config_text(const ModelDirectory& model, WanLayout layout) {
          {"num_layers", c.layers}, {"out_channels", c.out_channels}, {"patch_size", {1, 2, 2}}, {"pos_embed_seq_len", nullptr},
          {"qk_norm", "rms_norm_across_heads"}, {"rope_max_seq_len", c.rope_max_seq_len}, {"text_dim", c.text_dim}};
   } else {
+    const char* model_type = c.in_channels > c.out_channels ? "i2v" : c.in_channels == 48 ? "ti2v" : "t2v";
     j = {{"_class_name", "WanModel"}, {"_diffusers_version", "0.30.0"}, {"dim", c.dim}, {"eps", c.eps}, {"ffn_dim", c.ffn_dim},
-         {"freq_dim", c.freq_dim}, {"in_dim", c.in_channels}, {"model_type", "t2v"}, {"num_heads", c.heads},
+         {"freq_dim", c.freq_dim}, {"in_dim", c.in_channels}, {"model_type", model_type}, {"num_heads", c.heads},
          {"num_layers", c.layers}, {"out_dim", c.out_channels}, {"text_len", c.text_len}};
     // Not a key of the original, whose width is fixed at 4096.
     if (c.text_dim != 4096) j["text_dim"] = c.text_dim;
@@ -149,10 +153,11 @@ void check_export_folder(const std::string& out, bool replace) {
   if (!fs::is_directory(out, ec) || fs::is_empty(out, ec)) return;
   spare_model_directory(out, out);
   if (!replace) throw Error(fmt::format("{} exists and is not empty", out), "choose another folder, or give --overwrite");
-  for (const auto& e : fs::directory_iterator(out)) {
-    const std::string extension = e.path().extension().string();
-    if (!e.is_regular_file() || (extension != ".safetensors" && extension != ".json"))
-      throw Error(fmt::format("{} holds other things than an exported model, such as {}", out, e.path().filename().string()), "choose another folder");
+  for (const auto& e : fs::recursive_directory_iterator(out)) {
+    const std::string extension = e.path().extension().string(), name = fs::relative(e.path(), out).string();
+    const bool file = e.is_regular_file() && (extension == ".safetensors" || extension == ".json" || extension == ".model" || extension == ".txt");
+    const bool folder = e.is_directory() && std::find(std::begin(kExportFolders), std::end(kExportFolders), name) != std::end(kExportFolders);
+    if (!file && !folder) throw Error(fmt::format("{} holds other things than an exported model, such as {}", out, name), "choose another folder");
   }
 }
 
@@ -163,42 +168,91 @@ void write_synced(const std::string& path, const std::string& text) {
   file.close();
 }
 
-}  // namespace
+// The networks of a model: one, or high and low noise with their places. A checkpoint is one of them; the other one comes
+// from the model that it was trained from.
+std::vector<ModelDirectory> networks_of(const ModelDirectory& model) {
+  const std::string whole = model.parts_folder();
+  const bool trained_second = model.manifest().source.network == kSecondNetworkFolder;
+  if (trained_second && !whole.empty()) return {ModelDirectory::open(whole), model};
+  if (model.has_second()) return {model, model.second()};
+  if (model.config().boundary > 0 && !whole.empty() && whole != model.path() && ModelDirectory::open(whole).has_second())
+    return {model, ModelDirectory::open(whole).second()};
+  return {model};
+}
 
-std::vector<std::string> export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
-  if (out.ends_with(".safetensors")) spare_model_directory(parent_directory(out), out);
-  else check_export_folder(out, options.replace);
-  const std::vector<Item> items = list_items(model, options);
+// Writes one network's shards, index and config.json into `folder`, which lies in the temporary directory; returns the
+// names of its files.
+std::vector<std::string> write_network(const ModelDirectory& model, const std::string& folder, const std::vector<Item>& items, const ExportOptions& options,
+                                       Progress& progress, StopToken stop) {
+  fs::create_directories(folder);
+  const auto shards = split_shards(items, options.max_shard_bytes);
   int64_t total = 0;
   for (const Item& item : items) total += item.bytes();
-  Progress progress("export", static_cast<double>(items.size()), "tensors");
-  if (out.ends_with(".safetensors")) {
-    std::error_code ec;
-    if (!options.replace && fs::exists(out, ec)) throw Error(fmt::format("{} exists", out), "choose another name, or give --overwrite");
-    require_free_space(out, total, "the exported model");
-    AtomicPath target(out);
-    write_shard(model, target.temporary(), items, progress, stop);
-    target.commit();
-    return {out};
-  }
-  AtomicDirectory directory(out, options.replace);
-  require_free_space(directory.temporary(), total, "the exported model");
-  const auto shards = split_shards(items, options.max_shard_bytes);
   nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::json::object()}};
   std::vector<std::string> names;
   for (size_t k = 0; k < shards.size(); ++k) {
     const std::string name = shards.size() == 1 ? fmt::format("{}.safetensors", kBase)
                                                 : fmt::format("{}-{:05}-of-{:05}.safetensors", kBase, k + 1, shards.size());
-    write_shard(model, directory.file(name), shards[k], progress, stop);
+    write_shard(model, folder + "/" + name, shards[k], progress, stop);
     names.push_back(name);
     for (const Item& item : shards[k]) index["weight_map"][item.entry.name] = name;
   }
   if (shards.size() > 1) {
     names.push_back(std::string(kBase) + ".safetensors.index.json");
-    write_synced(directory.file(names.back()), index.dump(2) + "\n");
+    write_synced(folder + "/" + names.back(), index.dump(2) + "\n");
   }
   names.push_back("config.json");
-  write_synced(directory.file(names.back()), config_text(model, options.layout));
+  write_synced(folder + "/" + names.back(), config_text(model, options.layout));
+  return names;
+}
+
+int64_t total_bytes(const std::vector<Item>& items) {
+  int64_t total = 0;
+  for (const Item& item : items) total += item.bytes();
+  return total;
+}
+
+std::vector<std::string> export_file(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
+  std::error_code ec;
+  spare_model_directory(parent_directory(out), out);
+  if (!options.replace && fs::exists(out, ec)) throw Error(fmt::format("{} exists", out), "choose another name, or give --overwrite");
+  const std::vector<Item> items = list_items(model, options);
+  Progress progress("export", static_cast<double>(items.size()), "tensors");
+  require_free_space(out, total_bytes(items), "the exported model");
+  AtomicPath target(out);
+  write_shard(model, target.temporary(), items, progress, stop);
+  target.commit();
+  return {out};
+}
+
+}  // namespace
+
+std::vector<std::string> export_checkpoint(const ModelDirectory& model, const std::string& out, const ExportOptions& options, StopToken stop) {
+  const std::vector<ModelDirectory> networks = networks_of(model);
+  if (out.ends_with(".safetensors")) {
+    if (networks.size() > 1) throw Error(fmt::format("{}: a model of two networks does not fit into one file", model.path()), "name a folder");
+    return export_file(model, out, options, stop);
+  }
+  check_export_folder(out, options.replace);
+  const PartsExport parts(model.parts_folder(), options.layout);
+  std::vector<std::string> folders = {""};
+  if (networks.size() > 1) folders = options.layout == WanLayout::kDiffusers ? std::vector<std::string>{"transformer/", "transformer_2/"} : std::vector<std::string>{"high_noise_model/", "low_noise_model/"};
+  else if (parts.any() && options.layout == WanLayout::kDiffusers) folders = {"transformer/"};
+  std::vector<std::vector<Item>> items;
+  int64_t total = parts.bytes();
+  size_t count = 0;
+  for (const ModelDirectory& n : networks) {
+    items.push_back(list_items(n, options));
+    total += total_bytes(items.back());
+    count += items.back().size();
+  }
+  AtomicDirectory directory(out, options.replace);
+  require_free_space(directory.temporary(), total, "the exported model");
+  Progress progress("export", static_cast<double>(count), "tensors");
+  std::vector<std::string> names;
+  for (size_t i = 0; i < networks.size(); ++i)
+    for (const std::string& name : write_network(networks[i], directory.file(folders[i]), items[i], options, progress, stop)) names.push_back(folders[i] + name);
+  for (std::string& name : parts.write(directory.temporary(), stop)) names.push_back(std::move(name));
   directory.commit();
   for (std::string& name : names) name = (fs::path(out) / name).string();
   return names;

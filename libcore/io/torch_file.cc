@@ -58,6 +58,8 @@ std::map<std::string, Entry> list_entries(zip_t* archive, const std::string& pat
     if (zip_stat_index(archive, index, ZIP_FL_ENC_RAW, &s) != 0 || (s.valid & kNeeded) != kNeeded)
       throw Error(fmt::format("{}: entry {} of the zip archive is unreadable", path, i), kAgain);
     const std::string name = s.name;
+    if (name.ends_with("/constants.pkl") || name.find("/code/__torch__") != std::string::npos)
+      throw Error(fmt::format("{}: a TorchScript module, which holds a program", path), "save its state_dict() with torch.save, or as safetensors");
     if (s.encryption_method != ZIP_EM_NONE) throw Error(fmt::format("{}: entry {} is encrypted", path, quote_for_message(name)), "decrypt the archive first");
     if (s.comp_method != ZIP_CM_STORE || s.comp_size != s.size)
       throw Error(fmt::format("{}: entry {} is compressed ({} bytes that claim to be {}), which torch.save never does", path, quote_for_message(name), s.comp_size, s.size),
@@ -78,8 +80,6 @@ std::string find_prefix(const std::map<std::string, Entry>& entries, const std::
     const size_t slash = name.find('/');
     const std::string prefix = slash == std::string::npos ? "" : name.substr(0, slash + 1);
     if (name == prefix + "data.pkl") found.push_back(prefix);
-    if (name == prefix + "constants.pkl")
-      throw Error(fmt::format("{}: a TorchScript module, which holds a program", path), "save its state_dict() with torch.save, or as safetensors");
     arrays = arrays || name.ends_with(".npy");
   }
   if (found.size() == 1) return found[0];
