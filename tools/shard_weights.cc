@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
   const ToolInfo info{.name = "shard-weights",
                       .summary = "Makes model directories from checkpoints or from nothing, exports them again, checks and describes them.",
                       .examples = {"shard-weights Wan2.1-T2V-1.3B-Diffusers -o model --dtype bf16 --attention dsa",
-                                   "shard-weights wan2.1_t2v_1.3B_bf16.safetensors --vae wan_2.1_vae.safetensors -o model", "shard-weights --init tiny -o model --seed 1", "shard-weights --export wan model -o exported",
+                                   "shard-weights wan2.1_t2v_1.3B_bf16.safetensors --vae wan_2.1_vae.safetensors -o model",
+                                   "shard-weights --init tiny -o model --seed 1", "shard-weights --export wan model -o exported",
                                    "shard-weights --verify model"},
                       .flags = kThreadsFlag | kSeedFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) {

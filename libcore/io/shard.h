@@ -41,7 +41,7 @@ struct ExportOptions {
   StoreDtype dtype = StoreDtype::kKeep;
   int64_t max_shard_bytes = 5'000'000'000;  // tensor bytes a file; a larger tensor has a file of its own
   bool replace = false;
-  std::string prefix;  // before every name of the network: "model.diffusion_model."
+  std::string prefix = {};  // before every name of the network: "model.diffusion_model."
 };
 
 // Writes config.json and diffusion_pytorch_model.safetensors, or shards with an index, into the folder `out`; a name
