@@ -17,7 +17,7 @@ ModelParts parts_of(const ModelDirectory& model, const std::string& folder) {
   ModelParts parts(model.config());
   parts.folder = folder.empty() ? model.parts_folder() : folder;
   if (parts.folder.empty()) return parts;
-  const ModelManifest& manifest = parts.folder == model.path() ? model.manifest() : ModelDirectory::open_unchecked(parts.folder).manifest();
+  const ModelManifest manifest = parts.folder == model.path() ? model.manifest() : ModelDirectory::open_unchecked(parts.folder).manifest();
   for (const ManifestFile& f : manifest.files) parts.sha256[f.name] = f.sha256;
   return parts;
 }
