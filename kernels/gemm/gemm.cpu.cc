@@ -137,6 +137,8 @@ void weight_gradient_tiles(Stream& stream, float* dw, void* scratch, const void*
 }
 }  // namespace
 
+bool linear_rows_independent(DType dtype) { return on_tiles(dtype); }
+
 int64_t linear_packed_bytes(int64_t n, int64_t k, DType dtype, PackFor pack_for) {
   check_dtype(dtype);
   const int64_t width = pack_for == PackFor::kForward ? k : n, columns = pack_for == PackFor::kForward ? n : k;

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "base/error.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "text/clean.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 // Rows of a pass through all blocks: more texts take a further pass. At UMT5's width a pass holds 270 MB of rows.
 constexpr int64_t kPassRows = 8192;
+// Rows of texts that go through a block together: as many as the longest prompt has, and temporaries.
+constexpr int64_t kTogetherRows = 512;
 
 // Drops its work: for measuring a workspace.
 class DryStream final : public Stream {
@@ -27,6 +30,13 @@ class DryStream final : public Stream {
 
 BatchShape text_shape(int64_t rows) { return {.width = rows}; }
 
+// Texts [first, end) that go through a block together, and their rows [at, at + rows) in a pass.
+struct Together {
+  size_t first, end;
+  int64_t at, rows;
+  std::vector<int64_t> lengths;
+};
+
 // The rows of some texts, one after the other.
 struct Pass {
   Pass(const std::vector<std::vector<int64_t>>& texts, size_t first_text, int64_t width) : first(first_text), end(first_text) {
@@ -36,6 +46,18 @@ struct Pass {
     }
     x = HostTensor(DType::kF32, {rows, width});
     y = HostTensor(DType::kF32, {rows, width});
+  }
+  // The cut of this pass into texts that go together; alone where not `join`.
+  std::vector<Together> groups(const std::vector<std::vector<int64_t>>& texts, bool join) const {
+    std::vector<Together> all;
+    for (size_t t = first; t < end; ++t) {
+      const auto n = static_cast<int64_t>(texts[t].size());
+      if (all.empty() || !join || all.back().rows + n > kTogetherRows) all.push_back({t, t, starts[t - first], 0, {}});
+      ++all.back().end;
+      all.back().rows += n;
+      all.back().lengths.push_back(n);
+    }
+    return all;
   }
   size_t first, end;
   int64_t rows = 0;
@@ -104,10 +126,15 @@ std::vector<HostTensor> Umt5::run(ThreadPool& pool, const std::vector<std::vecto
 std::vector<HostTensor> Umt5::run(ThreadPool& pool, const std::vector<std::vector<int64_t>>& texts, Observer after_block) const {
   std::vector<HostTensor> out;
   if (texts.empty()) return out;
-  size_t longest = 0;
-  for (const auto& ids : texts) longest = std::max(longest, ids.size());
+  const bool join = linear_rows_independent(dtype_);
+  int64_t longest = 1, all = 0;
+  for (const auto& ids : texts) {
+    longest = std::max(longest, static_cast<int64_t>(ids.size()));
+    all += static_cast<int64_t>(ids.size());
+  }
+  const int64_t most = join ? std::max(longest, std::min(all, kTogetherRows)) : longest;
   PoolStream stream(pool);
-  HostTensor space(DType::kU8, {workspace_bytes(block_, dtype_, static_cast<int64_t>(longest))});
+  HostTensor space(DType::kU8, {workspace_bytes(block_, dtype_, most)});
   HostTensor packed(DType::kU8, {block_.packed_bytes(dtype_, false)});
   Workspace workspace(space.data(), space.bytes());
   const HostTensor norm = weights_.final_norm();
@@ -115,16 +142,16 @@ std::vector<HostTensor> Umt5::run(ThreadPool& pool, const std::vector<std::vecto
     Pass pass(texts, out.size(), config_.width);
     for (size_t t = pass.first; t < pass.end; ++t)
       weights_.read_embeddings(texts[t], pass.x.f32() + pass.starts[t - pass.first] * config_.width);
+    const std::vector<Together> groups = pass.groups(texts, join);
     BlockReader reader(weights_, block_, dtype_, config_.layers, pool);
     for (int64_t l = 0; l < config_.layers; ++l) {
       const void* slab = reader.get(l);
       block_.pack(stream, dtype_, false, slab, packed.data());
-      for (size_t t = pass.first; t < pass.end; ++t) {
-        const int64_t at = pass.starts[t - pass.first] * config_.width;
-        const LayerCall call{stream, workspace, text_shape(static_cast<int64_t>(texts[t].size())), dtype_, slab, packed.data()};
-        block_.forward(call, {}, pass.x.f32() + at, pass.y.f32() + at, nullptr);
-        after_block(l, t, pass.y.f32() + at);
+      for (const Together& g : groups) {
+        const LayerCall call{stream, workspace, text_shape(g.rows), dtype_, slab, packed.data()};
+        block_.forward_texts(call, g.lengths, pass.x.f32() + g.at * config_.width, pass.y.f32() + g.at * config_.width);
       }
+      for (size_t t = pass.first; t < pass.end; ++t) after_block(l, t, pass.y.f32() + pass.starts[t - pass.first] * config_.width);
       std::swap(pass.x, pass.y);
     }
     for (size_t t = pass.first; t < pass.end; ++t) {

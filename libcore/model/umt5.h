@@ -22,8 +22,9 @@ class Umt5 {
 
   // Called with the rows (n, width) fp32 of text `text` after block `layer`.
   using Observer = FunctionRef<void(int64_t layer, size_t text, const float* rows)>;
-  // Rows (n, width) fp32 a text: the last hidden state of its ids, which are below vocab_size. Texts go through a block
-  // one by one, so that the rows of one do not depend on the others.
+  // Rows (n, width) fp32 a text: the last hidden state of its ids, which are below vocab_size. The rows of one do not
+  // depend on the others: where the bits of a product's row may depend on its other rows, texts go through a block one by
+  // one, else as many together as make products efficient.
   std::vector<HostTensor> run(ThreadPool& pool, const std::vector<std::vector<int64_t>>& texts) const;
   std::vector<HostTensor> run(ThreadPool& pool, const std::vector<std::vector<int64_t>>& texts, Observer after_block) const;
 

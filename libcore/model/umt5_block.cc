@@ -44,26 +44,22 @@ struct Umt5Block::Call {
     return copy;
   }
   void* take_operand(int64_t n) const { return call.workspace.take_bytes(n * dtype_bytes(call.compute_dtype)); }
-  // y (rows, outputs) fp32 = x·Wᵀ.
-  void linear(size_t matrix, float* y, const void* x) const {
+  const void* packed(size_t matrix) const {
     int64_t at = 0;
     for (size_t p = kFirstMatrix; p < matrix; ++p)
       at += linear_packed_bytes(params[p].shape[0], params[p].shape[1], call.compute_dtype, PackFor::kForward);
-    linear_forward(call.stream, y, x, static_cast<const std::byte*>(call.packed) + at, nullptr, call.shape.rows(),
-                   params[matrix].shape[0], params[matrix].shape[1], call.compute_dtype);
+    return static_cast<const std::byte*>(call.packed) + at;
+  }
+  // y (rows, outputs) fp32 = x·Wᵀ.
+  void linear(size_t matrix, float* y, const void* x) const {
+    linear_forward(call.stream, y, x, packed(matrix), nullptr, call.shape.rows(), params[matrix].shape[0], params[matrix].shape[1],
+                   call.compute_dtype);
   }
   // The same as an operand.
-  void* linear_operand(size_t matrix, const void* x) const {
-    const int64_t n = call.shape.rows() * params[matrix].shape[0];
-    void* y = take_operand(n);
-    if (call.compute_dtype == DType::kF32) {
-      linear(matrix, static_cast<float*>(y), x);
-      return y;
-    }
-    const WorkspaceScope scope(call.workspace);
-    float* product = call.workspace.take<float>(n);
-    linear(matrix, product, x);
-    cast_operand(call.stream, y, product, n, call.compute_dtype);
+  void* operand(size_t matrix, const void* x) const {
+    void* y = take_operand(call.shape.rows() * params[matrix].shape[0]);
+    linear_operand(call.stream, y, x, packed(matrix), nullptr, call.shape.rows(), params[matrix].shape[0], params[matrix].shape[1],
+                   call.compute_dtype);
     return y;
   }
 };
@@ -88,29 +84,36 @@ void Umt5Block::pack(Stream& stream, DType dtype, bool training, const void* wei
 
 void Umt5Block::forward(const LayerCall& call, const Conditioning&, const float* x, float* y, void* saved) const {
   MS_CHECK(saved == nullptr, "nothing is kept for a backward pass");
+  const std::vector<int64_t> lengths(static_cast<size_t>(call.shape.batch), call.shape.tokens());
+  forward_texts(call, lengths, x, y);
+}
+
+void Umt5Block::forward_texts(const LayerCall& call, std::span<const int64_t> lengths, const float* x, float* y) const {
   const Call c{call, params_, layout_};
   const WorkspaceScope scope(call.workspace);
-  attention(c, x, y);
+  attention(c, lengths, x, y);
   ffn(c, y);
 }
 
-void Umt5Block::attention(const Call& c, const float* x, float* y) const {
+void Umt5Block::attention(const Call& c, std::span<const int64_t> lengths, const float* x, float* y) const {
   const LayerCall& call = c.call;
-  const int64_t rows = call.shape.rows(), tokens = call.shape.tokens(), inner = config_.inner();
+  const int64_t rows = call.shape.rows(), inner = config_.inner();
   const WorkspaceScope scope(call.workspace);
   const float* vectors = c.vectors();
   void* h = c.take_operand(rows * std::max(config_.width, inner));
   rms_norm_forward(call.stream, h, x, vectors + layout_.offset[kNorm1], rows, config_.width, static_cast<float>(config_.eps), call.compute_dtype);
-  const void* q = c.linear_operand(kQ, h);
-  const void* k = c.linear_operand(kK, h);
-  const void* v = c.linear_operand(kV, h);
-  for (int64_t b = 0; b < call.shape.batch; ++b) {
-    const int64_t at = b * tokens * inner * dtype_bytes(call.compute_dtype);
-    const auto sample = [at](const void* p) { return static_cast<const std::byte*>(p) + at; };
+  const void* q = c.operand(kQ, h);
+  const void* k = c.operand(kK, h);
+  const void* v = c.operand(kV, h);
+  int64_t first = 0;
+  for (const int64_t length : lengths) {
+    const auto text = [at = first * inner * dtype_bytes(call.compute_dtype)](const void* p) { return static_cast<const std::byte*>(p) + at; };
     // The norm's rows have been read: their place takes the result.
-    relative_attention_forward(call.stream, static_cast<std::byte*>(h) + at, sample(q), sample(k), sample(v), vectors + layout_.offset[kBias],
-                               tokens, config_.heads, config_.head_dim, call.compute_dtype);
+    relative_attention_forward(call.stream, const_cast<std::byte*>(text(h)), text(q), text(k), text(v), vectors + layout_.offset[kBias],
+                               length, config_.heads, config_.head_dim, call.compute_dtype);
+    first += length;
   }
+  MS_CHECK(first == rows, "{} rows in texts of {}", rows, first);
   c.linear(kO, y, h);
   add_in_place(call.stream, y, x, rows * config_.width);
 }

@@ -2,6 +2,7 @@
 //   x ← x + Wo·attention(RMS(x; w1)),   x ← x + Wout·(gelu(Wgate h) ⊙ Wup h),  h = RMS(x; w2)
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/layer.h"
@@ -21,10 +22,12 @@ class Umt5Block final : public ForwardLayer {
 
   // shape: batch prompts of tokens() rows each, without padding. There is no conditioning, and nothing is saved.
   void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const override;
+  // The same for texts of different lengths, one after the other; call.shape has the rows of all.
+  void forward_texts(const LayerCall& call, std::span<const int64_t> lengths, const float* x, float* y) const;
 
  private:
   struct Call;
-  void attention(const Call& c, const float* x, float* y) const;
+  void attention(const Call& c, std::span<const int64_t> lengths, const float* x, float* y) const;
   void ffn(const Call& c, float* y) const;
 
   Umt5Config config_;
