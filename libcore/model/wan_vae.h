@@ -15,7 +15,7 @@ struct WanVaeOptions {
   DType decode_dtype = DType::kF32;  // of the convolutions and of what lies between them: kF32 or kBF16
   // In bf16 the encoder is off by 1% and more (spec wan.md H.3), so that it computes in fp32 unless told otherwise.
   DType encode_dtype = DType::kF32;
-  VaeTiling tiling;
+  VaeTiling tiling = {};
 };
 
 class WanVae final : public VideoCodec {
