@@ -56,6 +56,7 @@ class Progress {
 
   void update(double done, const std::string& detail = {});  // not thread-safe: one owner
   void add(double units, const std::string& detail = {}) { update(event_.done + units, detail); }
+  void set_total(double total) { event_.total = total; }  // as it becomes known; shown with the next update
   void finish();
 
  private:

@@ -1,8 +1,14 @@
 #include "data/cache.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +16,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/sha256.h"
+#include "data/caption.h"
 #include "io/json.h"
 #include "model/text_encoder.h"
 #include "model/video_codec.h"
@@ -25,10 +32,23 @@ constexpr const char* kRemedy = "run encode-clips again";
 
 constexpr const char* kHashKey = "sha256";
 
-std::string content_hash(const TensorView& latent, const TensorView& text) {
+constexpr const char* kEmptyText = "empty_text.safetensors";
+
+std::string content_hash(std::initializer_list<const TensorView*> tensors) {
   Sha256 hash;
-  for (const TensorView* v : {&latent, &text}) hash.update({v->data, static_cast<size_t>(v->bytes())});
+  for (const TensorView* v : tensors) hash.update({v->data, static_cast<size_t>(v->bytes())});
   return hash.hex();
+}
+
+// Throws where the content is not that of the stored hash, or not finite.
+void require_content(const SafetensorsFile& file, std::initializer_list<const TensorView*> tensors) {
+  const auto damaged = [&](const std::string& how) { return Error(fmt::format("{}: damaged: {}", file.path(), how), kRemedy); };
+  const auto stored = file.metadata().find(kHashKey);
+  if (stored != file.metadata().end() && stored->second != content_hash(tensors)) throw damaged("its content differs from its own SHA-256");
+  for (const TensorView* v : tensors) {
+    const auto* x = reinterpret_cast<const float*>(v->data);
+    if (!std::all_of(x, x + v->elements(), [](float y) { return std::isfinite(y); })) throw damaged("it holds values that are not finite");
+  }
 }
 
 std::string index_path(const std::string& dir) { return dir + "/index.json"; }
@@ -130,16 +150,18 @@ void LatentCache::require_model(const ModelParts& parts) const {
 }
 
 void require_intact(const LatentCache::Clip& clip) {
-  const auto damaged = [&](const std::string& how) { return Error(fmt::format("{}: damaged: {}", clip.file.path(), how), kRemedy); };
   if (clip.latent.dtype != DType::kF32 || clip.latent.shape.size() != 4 || clip.text.dtype != DType::kF32 || clip.text.shape.size() != 2)
-    throw damaged(fmt::format("latent {} and text {} are no F32 [C,T,h,w] and [rows, text_dim]", to_string(clip.latent.shape), to_string(clip.text.shape)));
-  const auto stored = clip.file.metadata().find(kHashKey);
-  if (stored != clip.file.metadata().end() && stored->second != content_hash(clip.latent, clip.text))
-    throw damaged("its content differs from its own SHA-256");
-  for (const TensorView* v : {&clip.latent, &clip.text}) {
-    const auto* x = reinterpret_cast<const float*>(v->data);
-    if (!std::all_of(x, x + v->elements(), [](float y) { return std::isfinite(y); })) throw damaged("it holds values that are not finite");
-  }
+    throw Error(fmt::format("{}: damaged: latent {} and text {} are no F32 [C,T,h,w] and [rows, text_dim]", clip.file.path(), to_string(clip.latent.shape),
+                            to_string(clip.text.shape)),
+                kRemedy);
+  require_content(clip.file, {&clip.latent, &clip.text});
+}
+
+void require_intact_text(const SafetensorsFile& file) {
+  const TensorView text = file.view("text");
+  if (text.dtype != DType::kF32 || text.shape.size() != 2)
+    throw Error(fmt::format("{}: damaged: text {} is no F32 [rows, text_dim]", file.path(), to_string(text.shape)), kRemedy);
+  require_content(file, {&text});
 }
 
 void require_text_of(const LatentCache::Clip& clip, const ModelConfig& model) {
@@ -161,9 +183,35 @@ std::string cached_clip_file(const std::string& dir, const std::string& key) { r
 
 void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
                        std::map<std::string, std::string> metadata) {
-  metadata[kHashKey] = content_hash(latent, text);
+  metadata[kHashKey] = content_hash({&latent, &text});
   write_safetensors(cached_clip_file(dir, key), {{"latent", latent}, {"text", text}}, metadata);
 }
+
+std::string empty_text_file(const std::string& dir) { return dir + "/" + kEmptyText; }
+
+void write_cached_text(const std::string& path, const TensorView& text, std::map<std::string, std::string> metadata) {
+  metadata[kHashKey] = content_hash({&text});
+  write_safetensors(path, {{"text", text}}, metadata);
+}
+
+CacheLock::CacheLock(const std::string& dir) {
+  const std::string path = dir + "/.lock";
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw system_error("open", path, errno);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
+    const std::string pid = fmt::format("{}\n", ::getpid());
+    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, pid.data(), pid.size(), 0) < 0) return;  // the number is for people only
+    return;
+  }
+  const int reason = errno;
+  char other[24] = {};
+  if (::pread(fd_, other, sizeof other - 1, 0) < 0) other[0] = 0;
+  if (reason != EWOULDBLOCK) return;  // a file system without locks: as before there were any
+  ::close(fd_);
+  throw Error(fmt::format("{}: another encode-clips is writing this cache (process {})", dir, trim(other)), "wait until it has ended, or choose another folder");
+}
+
+CacheLock::~CacheLock() { ::close(fd_); }  // the file stays: removing it would let two processes lock two files
 
 void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips) {
   Json list = Json::array();
@@ -171,7 +219,7 @@ void write_cache_index(const std::string& dir, const CacheIdentity& identity, co
     list.push_back({{"key", c.key}, {"path", c.path}, {"caption", c.caption}, {"latent", c.latent}, {"text_rows", c.text_rows},
                     {"frames", c.frames}, {"size", {c.width, c.height}}, {"fps", c.fps}, {"source_bytes", c.source_bytes},
                     {"source_sha256", c.source_sha256}});
-  const Json json = {{"format", kFormat}, {"version", 1}, {"codec", identity.codec}, {"text_encoder", identity.text_encoder}, {"clips", list}};
+  const Json json = {{"format", kFormat}, {"version", 1}, {"codec", identity.codec}, {"text_encoder", identity.text_encoder}, {"empty_text", kEmptyText}, {"clips", list}};
   write_file_atomic(index_path(dir), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

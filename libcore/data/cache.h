@@ -1,10 +1,13 @@
 // Cached latents and text rows: what encode-clips writes and training reads.
 //
-//   CACHE/index.json                   {"format": "megaslide-cache", "version": 1, "codec", "text_encoder",
+//   CACHE/index.json                   {"format": "megaslide-cache", "version": 1, "codec", "text_encoder", "empty_text",
 //                                       "clips": [{"key", "path", "caption", "latent": [C,T,h,w], "text_rows",
 //                                                  "frames", "size": [w,h], "fps", "source_bytes", "source_sha256"}]}
 //   CACHE/clips/KEY.safetensors        latent F32 [C,T,h,w], normalised; text F32 [rows, text_dim], real rows only;
 //                                      metadata sha256: of the bytes of latent, then text
+//   CACHE/empty_text.safetensors       text F32 [rows, text_dim] of the empty caption, for caption dropout; metadata
+//                                      text_encoder, sha256. "empty_text" of the index is its name
+//   CACHE/captions/, CACHE/.lock       of a run that is at work, or was ended early (caption_rows.h, CacheLock)
 //
 // KEY is NAME-LATENT-TEXT: a readable name, a hash of everything the latent depends on (the file's content, the codec,
 // the selection), and a hash of the caption and the text encoder. Equal keys mean equal files, so a run that finds a
@@ -78,6 +81,7 @@ class LatentCache {
 // Error naming the file where the tensors are no latent and text, a value is not finite, or the content is not what was
 // written: a step of every epoch would be spoiled, and nothing would say where that came from.
 void require_intact(const LatentCache::Clip& clip);
+void require_intact_text(const SafetensorsFile& file);  // the same of a file with text alone
 // Error where the model cannot read the text rows.
 void require_text_of(const LatentCache::Clip& clip, const ModelConfig& model);
 
@@ -85,6 +89,20 @@ void require_text_of(const LatentCache::Clip& clip, const ModelConfig& model);
 std::string cached_clip_file(const std::string& dir, const std::string& key);
 void write_cached_clip(const std::string& dir, const std::string& key, const TensorView& latent, const TensorView& text,
                        std::map<std::string, std::string> metadata);
+std::string empty_text_file(const std::string& dir);
+void write_cached_text(const std::string& path, const TensorView& text, std::map<std::string, std::string> metadata);
 void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips);
+
+// One writer a cache: Error naming the other process while it lives. Readers need no lock, every file appears whole.
+class CacheLock {
+ public:
+  explicit CacheLock(const std::string& dir);
+  ~CacheLock();
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
 
 }  // namespace megaslide

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/md5.h"
 #include "data/resize.h"
+#include "data/strip.h"
 #include "io/json.h"
 #include "io/video.h"
 
@@ -28,7 +29,7 @@ std::string without_path(const Error& e, const std::string& file) {
 
 class Loader {
  public:
-  Loader(const std::string& file, const SelectionRule& rule, bool with_md5) : file_(file), rule_(rule), with_md5_(with_md5) {}
+  Loader(const std::string& file, const SelectionRule& rule, const LoadOptions& options) : file_(file), rule_(rule), options_(options) {}
 
   LoadedClip run() {
     std::unique_ptr<VideoReader> reader;
@@ -42,9 +43,10 @@ class Loader {
     std::string reason;
     size_ = choose_size(rule_, facts().width, facts().height, reason);
     if (size_) most_ = most_frames(rule_, *size_);
-    if (size_ || with_md5_) read(*reader);
+    if (size_ || options_.md5 || options_.strips) read(*reader);
     if (size_) select();
     else drop(reason);
+    if (options_.strips) make_strips();
     return std::move(clip_);
   }
 
@@ -71,7 +73,8 @@ class Loader {
     try {
       while (reader.next(picture, time)) {
         if (facts().frames_decoded++ > 0) emit(retimer.until(time));
-        if (with_md5_) clip_.md5.push_back(md5_hex(std::as_bytes(std::span(picture.rgb))));
+        if (options_.strips) strip_.add(picture, retimer.outputs());
+        if (options_.md5) clip_.md5.push_back(md5_hex(std::as_bytes(std::span(picture.rgb))));
         if (static_cast<int64_t>(frames_.size()) < most_) current_ = scaled(picture);
       }
     } catch (const Error& e) {
@@ -125,6 +128,12 @@ class Loader {
     frames_.clear();
   }
 
+  void make_strips() {
+    const ClipFacts& f = facts();
+    clip_.source_strip = strip_.row(size_ ? region_for(f.width, f.height, *size_) : Region{}, f.frames_used);
+    if (f.status != ClipStatus::kDropped) clip_.used_strip = strip_of(clip_.video.view());
+  }
+
   // Status and reason of a clip that is used.
   void explain() {
     ClipFacts& f = facts();
@@ -149,13 +158,14 @@ class Loader {
 
   const std::string& file_;
   const SelectionRule& rule_;
-  bool with_md5_;
+  LoadOptions options_;
   LoadedClip clip_;
   std::optional<Size> size_;
   int64_t most_ = 0;
   bool rate_known_ = true, identity_ = true;
   std::vector<float> current_;
   std::vector<std::vector<float>> frames_;
+  StripMaker strip_;
   std::string damage_;
 };
 
@@ -209,6 +219,6 @@ ClipFacts ClipFacts::from_json(const nlohmann::json& json) {
   return f;
 }
 
-LoadedClip load_clip(const std::string& file, const SelectionRule& rule, bool with_md5) { return Loader(file, rule, with_md5).run(); }
+LoadedClip load_clip(const std::string& file, const SelectionRule& rule, const LoadOptions& options) { return Loader(file, rule, options).run(); }
 
 }  // namespace megaslide

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "data/selection.h"
+#include "io/video.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -34,14 +35,20 @@ struct ClipFacts {
   static ClipFacts from_json(const nlohmann::json& json);  // Error when a field is missing
 };
 
+struct LoadOptions {
+  bool md5 = false;    // of each decoded RGB24 picture
+  bool strips = false;  // rows of small pictures
+};
+
 struct LoadedClip {
   ClipFacts facts;
   HostTensor video;                 // F32 [3, F, H, W] in [-1, 1]; empty when dropped
-  std::vector<std::string> md5;     // of each decoded RGB24 picture, when asked for
+  std::vector<std::string> md5;
+  Picture source_strip, used_strip;  // of the whole clip with what is cut in the dark, and of `video`
 };
 
 // Decodes, re-times, scales and cuts. Never throws for what the file holds: a clip that cannot be used comes back
 // dropped with its reason; one that is damaged late is used up to the damage, with a note.
-LoadedClip load_clip(const std::string& file, const SelectionRule& rule, bool with_md5 = false);
+LoadedClip load_clip(const std::string& file, const SelectionRule& rule, const LoadOptions& options = {});
 
 }  // namespace megaslide

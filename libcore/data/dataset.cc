@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/unicode.h"
 #include "data/caption.h"
 #include "data/dataset_parts.h"
 #include "io/video.h"
@@ -13,6 +14,8 @@ namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kNoSuchFile = "no such file or folder";
 
 std::string lower(std::string s) {
   for (char& c : s) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -83,7 +86,24 @@ std::string file_problem(const std::string& file) {
   std::error_code failure;
   if (fs::exists(file, failure)) return {};
   std::error_code ignored;
-  return fs::is_symlink(fs::symlink_status(file, ignored)) ? "broken link" : "no such file or folder";
+  return fs::is_symlink(fs::symlink_status(file, ignored)) ? "broken link" : kNoSuchFile;
+}
+
+std::string in_other_unicode_form(const std::string& file) {
+  std::error_code ignored;
+  fs::path found;
+  for (const fs::path& part : fs::path(file)) {
+    if (fs::exists(found / part, ignored)) {
+      found /= part;
+      continue;
+    }
+    std::string same;
+    for (fs::directory_iterator it(found.empty() ? "." : found, ignored), end; it != end && same.empty(); it.increment(ignored))
+      if (const std::string name = it->path().filename().string(); to_nfc(name) == to_nfc(part.string())) same = name;
+    if (same.empty()) return {};
+    found /= same;
+  }
+  return found.string();
 }
 
 std::string canonical_path(const std::string& file) {
@@ -113,14 +133,20 @@ void TableRows::add(const TableRow& row) {
   };
   if (!row.problem.empty()) return drop(row.problem);
   if (!row.path || row.path->empty()) return drop("names no clip");
-  if (const std::string p = file_problem(e.file); !p.empty()) return drop(p);
+  std::vector<std::string> notes;
+  if (const std::string p = file_problem(e.file); !p.empty()) {
+    const std::string other = p == kNoSuchFile ? in_other_unicode_form(e.file) : "";
+    if (other.empty()) return drop(p);
+    e.file = other;
+    notes.push_back("the file's name is spelt in another Unicode form");
+  }
   if (!row.caption_given && !options_.allow_empty_captions) return drop("no caption");
   auto& seen = seen_[canonical_path(e.file)];
   std::vector<std::string> captions = row.captions;
   if (captions.empty()) captions.emplace_back();
   for (const std::string& c : captions) {
     e.caption = c;
-    e.notes.clear();
+    e.notes = notes;
     if (e.caption.find('\0') != std::string::npos) {
       std::erase(e.caption, '\0');
       e.notes.push_back("NUL characters removed from the caption");

@@ -95,6 +95,11 @@ void find_caption(DatasetEntry& e, const fs::path& file, std::string& used, cons
   if (!fs::is_directory(file, ignored)) text.replace_extension();
   used = text.string() + ".txt";
   if (!fs::exists(used, ignored) && fs::exists(text.string() + ".TXT", ignored)) used = text.string() + ".TXT";
+  if (!fs::exists(used, ignored))
+    if (const std::string other = in_other_unicode_form(used); !other.empty()) {
+      e.notes.push_back("the caption's name is spelt in another Unicode form");
+      used = other;
+    }
   if (!fs::exists(used, ignored)) {
     if (!options.allow_empty_captions) e.problem = fmt::format("no caption: {} is missing", fs::path(used).filename().string());
     return;

@@ -36,6 +36,9 @@ class TableRows {
 std::string caption_problem(std::string& caption, const DatasetOptions& options);
 // "broken link", "no such file or folder" or "".
 std::string file_problem(const std::string& file);
+// The file whose name differs only in its Unicode form (macOS stores names decomposed, tables are typed composed); "" where
+// there is none.
+std::string in_other_unicode_form(const std::string& file);
 std::string canonical_path(const std::string& file);  // `file` itself where it cannot be resolved
 
 // Names of the columns or keys in which people put clips and captions, best first.

@@ -12,8 +12,8 @@
 
 namespace megaslide {
 
-void encode_tensor_file(const std::string& input, const std::string& output, const ModelParts& parts, ThreadPool& pool) {
-  const auto codec = make_codec(parts);
+void encode_tensor_file(const std::string& input, const std::string& output, const ModelParts& parts, ThreadPool& pool, const PartOptions& options) {
+  const auto codec = make_codec(parts, codec_options(options));
   const SafetensorsFile file = SafetensorsFile::open(input);
   const TensorView stored = file.view("video");
   if (stored.shape.size() != 5 || stored.shape[0] < 1 || stored.shape[1] != 3)
@@ -43,8 +43,8 @@ void encode_tensor_file(const std::string& input, const std::string& output, con
   write_safetensors(output, {{"mean", mean.view()}, {"logvar", logvar.view()}, {"mean_normalised", normalised.view()}});
 }
 
-std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelParts& parts, ThreadPool& pool) {
-  const auto encoder = make_text_encoder(parts);
+std::string encode_texts(const std::vector<std::string>& texts, const std::string& output, const ModelParts& parts, ThreadPool& pool, const PartOptions& options) {
+  const auto encoder = make_text_encoder(parts, text_dtype(options));
   std::vector<HostTensor> embeds, ids;
   std::vector<std::pair<std::string, TensorView>> tensors;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();

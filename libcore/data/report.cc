@@ -62,8 +62,15 @@ std::string report_json(const EncodeReport& report) {
   Json clips = Json::array(), buckets = Json::array();
   for (const ClipReport& c : report.clips) clips.push_back(clip_json(c));
   for (const auto& [name, n] : bucket_counts(report)) buckets.push_back({{"bucket", name}, {"clips", n}});
-  const Json j = {{"clips", clips}, {"kept", report.kept}, {"dropped", report.dropped}, {"encoded", report.encoded}, {"buckets", buckets}, {"warnings", report.warnings}};
+  const Json j = {{"clips", clips}, {"kept", report.kept}, {"dropped", report.dropped}, {"encoded", report.encoded}, {"texts_encoded", report.texts_encoded}, {"buckets", buckets}, {"warnings", report.warnings}};
   return j.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string stages_text(const EncodeReport& report) {
+  const StageSeconds& s = report.seconds;
+  return fmt::format("{:.2f} s in all; hashing {:.2f} s, captions {:.2f} s, codec {:.2f} s, writing {:.2f} s; {} frames decoded ahead in {:.2f} s of one thread{}", s.wall, s.hash,
+                     s.text, s.codec, s.write, s.frames_decoded, s.decode,
+                     s.decode > 0 ? fmt::format(", {:.0f} a second", static_cast<double>(s.frames_decoded) / s.decode) : "");
 }
 
 std::string report_text(const EncodeReport& report) {

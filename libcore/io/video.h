@@ -24,7 +24,7 @@ struct VideoInfo {
   int rotation = 0;               // degrees clockwise applied to the stored pictures
   bool rate_known = true;         // false: times count pictures at kUnknownRate (frame folders, stills)
   std::string codec;
-  std::string transfer;           // transfer function where it is not an SDR one ("smpte2084"), else empty
+  std::string transfer;           // transfer function where the file is HDR ("smpte2084"), else empty
 };
 inline constexpr double kUnknownRate = 16;
 
@@ -37,12 +37,13 @@ class VideoReader {
   virtual bool next(Picture& picture, double& time) = 0;
   // Seconds at which the last picture returned leaves the screen.
   virtual double end_time() const = 0;
-  // What a person should know: HDR taken as SDR, sizes that change, ...
+  // What a person should know: HDR that was tone-mapped, pixels that were not square, sizes that change, ...
   virtual std::vector<std::string> warnings() const { return {}; }
 };
 
-// A file, or a folder of PNG or JPEG pictures in natural order (frame_2 before frame_10). Colour follows the tags
-// (matrix and range; untagged: BT.709 from 720 lines on, else BT.601), edit lists and rotation are applied.
+// A file, or a folder of PNG or JPEG pictures in natural order (frame_2 before frame_10). Colour follows the tags: matrix
+// and range (untagged: BT.709 from 720 lines on, else BT.601); PQ, HLG and wide gamuts become SDR BT.709
+// (io/video_tone_map.h). Edit lists, rotation and mirroring are applied; pixels that are not square are made so.
 // Throws Error: "FILE: not a video: ...", with what the file seems to be (text, HTML, empty, git-lfs pointer).
 std::unique_ptr<VideoReader> open_video(const std::string& path);
 bool is_video_file_name(const std::string& path);  // by extension, any case

@@ -21,12 +21,20 @@ std::string wan_vae_identity(const ModelParts& parts) {
 }  // namespace
 
 std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype) {
+  CodecOptions options;
+  options.decode_dtype = compute_dtype;
+  return make_codec(parts, options);
+}
+
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptions& given) {
   switch (parts.config.codec) {
     case CodecKind::kHaar: return std::make_unique<HaarCodec>();
     case CodecKind::kWan21Vae:
     case CodecKind::kWan22Vae: {
       WanVaeOptions options;
-      options.decode_dtype = compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+      options.encode_dtype = given.encode_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+      options.decode_dtype = given.decode_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+      options.tiling.enabled = given.tiling;
       std::string identity = wan_vae_identity(parts);
       return std::make_unique<WanVae>(parts.folder + "/vae", std::move(identity), options);
     }

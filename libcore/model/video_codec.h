@@ -36,6 +36,12 @@ class VideoCodec {
 // The codec of a model; `compute_dtype` is that of a learned codec's convolutions. A usage Error where the model names none
 // or its files are missing.
 std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype = DType::kF32);
+struct CodecOptions {
+  DType encode_dtype = DType::kF32;  // of a learned codec's convolutions; in bf16 latents are off by 1% and more
+  DType decode_dtype = DType::kF32;
+  bool tiling = false;               // a learned codec takes large pictures tile by tile: less memory, a slightly other result
+};
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptions& options);
 // Names the codec without loading it: identity() of what make_codec returns.
 std::string codec_identity(const ModelParts& parts);
 

@@ -115,7 +115,11 @@ void Case::expect_says(const RunResult& r, const std::string& text) {
   expect(r.says(text), "nothing says \"" + text + "\": " + r.err.substr(0, 300));
 }
 
-void Case::saw(const std::string& what) { seen_.push_back(what); }
+void Case::saw(const std::string& what) {
+  std::string cell;  // of a Markdown table
+  for (const char ch : what) cell += ch == '\n' ? ' ' : ch == '|' ? '/' : ch;
+  seen_.push_back(cell);
+}
 
 std::string Case::seen() const {
   std::string all;

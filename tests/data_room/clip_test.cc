@@ -35,7 +35,7 @@ std::vector<int> first(std::vector<int> v, size_t n) {
 }
 
 TEST(Retiming, FollowsTheTimesOfVariableRates) {
-  const LoadedClip c = load_clip(test_data("video/vfr.mp4"), own_size(16, 101));
+  const LoadedClip c = load_clip(test_data("cases/video/vfr.mp4"), own_size(16, 101));
   EXPECT_EQ(c.facts.frames_decoded, 45);
   EXPECT_EQ(c.facts.frames_retimed, 39);  // ceil(2.4333 · 16)
   EXPECT_EQ(c.facts.frames_used, 37);
@@ -45,18 +45,18 @@ TEST(Retiming, FollowsTheTimesOfVariableRates) {
 }
 
 TEST(Retiming, JitterGifAndMilliseconds) {
-  const LoadedClip jitter = load_clip(test_data("video/jitter.mkv"), own_size(16, 101));
+  const LoadedClip jitter = load_clip(test_data("cases/video/jitter.mkv"), own_size(16, 101));
   EXPECT_GE(jitter.facts.frames_retimed, 16);
   EXPECT_LE(jitter.facts.frames_retimed, 17);
   EXPECT_GT(jitter.facts.fps, 29);
   EXPECT_LT(jitter.facts.fps, 31);
-  const LoadedClip gif = load_clip(test_data("video/delays.gif"), own_size(16, 101));
+  const LoadedClip gif = load_clip(test_data("cases/video/delays.gif"), own_size(16, 101));
   EXPECT_EQ(gif.facts.frames_retimed, 24);
   // Six pictures of 0.05 s, then six of 0.2 s.
   std::vector<int> wanted;
   for (int k = 0; k < 24; ++k) wanted.push_back(k / 16.0 < 0.3 - 1e-9 ? static_cast<int>(k / 16.0 / 0.05 + 1e-9) : 6 + static_cast<int>((k / 16.0 - 0.3) / 0.2 + 1e-9));
   EXPECT_EQ(stamps_of(gif), first(wanted, 21));
-  const LoadedClip live = load_clip(test_data("video/live.webm"), own_size(16, 101));
+  const LoadedClip live = load_clip(test_data("cases/video/live.webm"), own_size(16, 101));
   EXPECT_EQ(live.facts.status, ClipStatus::kCut);  // 160x120 to 160x112; times rounded to 1 ms are 16 frames a second
   EXPECT_EQ(stamps_of(live), range(0, 21));
 }
@@ -118,7 +118,7 @@ TEST(Selection, BadBucketsAreRefused) {
 }
 
 TEST(Clip, RotatedCropsAndBuckets) {
-  const LoadedClip c = load_clip(test_data("video/rot90.mp4"), own_size(0, 25));
+  const LoadedClip c = load_clip(test_data("cases/video/rot90.mp4"), own_size(0, 25));
   EXPECT_EQ(c.facts.width, 120);
   EXPECT_EQ(c.facts.height, 160);
   EXPECT_EQ(c.facts.bucket(), "112x160x25");
@@ -126,7 +126,7 @@ TEST(Clip, RotatedCropsAndBuckets) {
 }
 
 TEST(Clip, TruncatedIsUsedUpToTheDamage) {
-  const LoadedClip c = load_clip(test_data("video/truncated.mp4"), own_size(0, 81), true);
+  const LoadedClip c = load_clip(test_data("cases/video/truncated.mp4"), own_size(0, 81), {.md5 = true});
   EXPECT_NE(c.facts.status, ClipStatus::kDropped);
   EXPECT_EQ(c.facts.frames_declared, 48);
   EXPECT_GE(c.facts.frames_decoded, 24);
@@ -140,22 +140,22 @@ TEST(Clip, TruncatedIsUsedUpToTheDamage) {
 TEST(Clip, TooShortAndNoVideo) {
   SelectionRule rule = own_size(0, 17);
   rule.buckets = {{0, 0, 17}};
-  EXPECT_EQ(load_clip(test_data("video/one-frame.mp4"), rule).facts.reason, "too short: 1 frame < 17, the smallest bucket");
-  EXPECT_EQ(load_clip(test_data("video/music.mp4"), rule).facts.reason, "no video stream (only an attached picture)");
-  EXPECT_EQ(load_clip(test_data("video/bad-files/empty.mp4"), rule).facts.reason, "empty (0 bytes)");
-  EXPECT_EQ(load_clip(test_data("video/none.mp4"), rule).facts.reason, "no such file or folder");
+  EXPECT_EQ(load_clip(test_data("cases/video/one-frame.mp4"), rule).facts.reason, "too short: 1 frame < 17, the smallest bucket");
+  EXPECT_EQ(load_clip(test_data("cases/video/music.mp4"), rule).facts.reason, "no video stream (only an attached picture)");
+  EXPECT_EQ(load_clip(test_data("cases/bad-files/empty.mp4"), rule).facts.reason, "empty (0 bytes)");
+  EXPECT_EQ(load_clip(test_data("cases/video/none.mp4"), rule).facts.reason, "no such file or folder");
 }
 
 TEST(Clip, FrameFoldersAreInNaturalOrder) {
-  const LoadedClip c = load_clip(test_data("datasets/mixed/frames-as-clip"), own_size(8, 9));
+  const LoadedClip c = load_clip(test_data("cases/mixed/frames-as-clip"), own_size(8, 9));
   EXPECT_EQ(stamps_of(c), range(0, 9));  // frame_1, frame_2, … frame_12; without a rate of its own nothing is re-timed
   EXPECT_EQ(c.facts.frames_decoded, 12);
   EXPECT_EQ(c.facts.fps, 0);
-  EXPECT_EQ(stamps_of(load_clip(test_data("datasets/mixed/still.jpg"), own_size(8, 9))), (std::vector<int>{99}));
+  EXPECT_EQ(stamps_of(load_clip(test_data("cases/mixed/still.jpg"), own_size(8, 9))), (std::vector<int>{99}));
 }
 
 TEST(Clip, FactsSurviveTheCache) {
-  const ClipFacts f = load_clip(test_data("video/rot90.mp4"), own_size(8, 9)).facts;
+  const ClipFacts f = load_clip(test_data("cases/video/rot90.mp4"), own_size(8, 9)).facts;
   EXPECT_EQ(ClipFacts::from_json(f.to_json()).to_json(), f.to_json());
   EXPECT_THROW(ClipFacts::from_json(nlohmann::json::object()), Error);
 }

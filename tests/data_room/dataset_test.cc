@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string data(const std::string& name) { return std::string(MEGASLIDE_TEST_DATA) + "/datasets/" + name; }
+std::string data(const std::string& name) { return std::string(MEGASLIDE_TEST_DATA) + "/cases/" + name; }
 
 std::string fresh_folder(const std::string& name) {
   const std::string path = testing::TempDir() + "megaslide-dataset-" + name;
@@ -93,6 +93,24 @@ TEST(Folder, OddNamesAndHiddenFiles) {
   EXPECT_EQ(d.entries.size(), names.size());
   for (const std::string& n : names) EXPECT_EQ(entry(d, n).caption, "caption of " + std::to_string(n.size()));
   EXPECT_TRUE(d.warnings.empty());
+}
+
+TEST(Folder, NamesInOtherUnicodeForms) {
+  const std::string dir = fresh_folder("forms"), composed = "caf\xc3\xa9", decomposed = "cafe\xcc\x81";
+  put(dir + "/" + decomposed + ".mp4", "x");
+  put(dir + "/" + composed + ".txt", "a caption");
+  put(dir + "/t.csv", "video,caption\n" + composed + ".mp4,from a table\n" + composed + "2.mp4,none\n");
+  const Dataset folder = read_datasets({dir});
+  ASSERT_EQ(folder.entries.size(), 1u);
+  EXPECT_EQ(folder.entries[0].path, decomposed + ".mp4") << "names stay as they are";
+  EXPECT_EQ(folder.entries[0].caption, "a caption");
+  EXPECT_EQ(folder.entries[0].notes.size(), 1u);
+  EXPECT_TRUE(folder.warnings.empty());
+  const Dataset table = read_datasets({dir + "/t.csv"});
+  ASSERT_EQ(table.entries.size(), 2u);
+  EXPECT_EQ(table.entries[0].problem, "");
+  EXPECT_EQ(table.entries[0].file, dir + "/" + decomposed + ".mp4");
+  EXPECT_EQ(table.entries[1].problem, "no such file or folder");
 }
 
 TEST(Folder, Links) {

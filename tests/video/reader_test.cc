@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
 
 #include "base/error.h"
+#include "io/video_tone_map.h"
 #include "tests/video/video_testing.h"
 
 namespace megaslide {
@@ -30,7 +32,7 @@ bool near(std::array<int, 3> a, std::array<int, 3> b, int tolerance) {
 }
 
 TEST(Reader, TurnsRotatedVideo) {
-  const WholeVideo v = read_all(test_data("video/rot90.mp4"));
+  const WholeVideo v = read_all(test_data("cases/video/rot90.mp4"));
   EXPECT_EQ(v.pictures.size(), 25u);
   EXPECT_EQ(v.info.width, 120);
   EXPECT_EQ(v.info.height, 160);
@@ -44,7 +46,7 @@ TEST(Reader, TurnsRotatedVideo) {
 }
 
 TEST(Reader, KeepsTheTimesOfVariableRates) {
-  const WholeVideo v = read_all(test_data("video/vfr.mp4"));
+  const WholeVideo v = read_all(test_data("cases/video/vfr.mp4"));
   EXPECT_EQ(stamps(v.pictures), range(0, 45));
   EXPECT_NEAR(v.times[30], 1.0, 1e-3);
   EXPECT_NEAR(v.times[44], 2.4, 1e-3);
@@ -52,21 +54,21 @@ TEST(Reader, KeepsTheTimesOfVariableRates) {
 }
 
 TEST(Reader, RespectsEditLists) {
-  const WholeVideo v = read_all(test_data("video/editlist.mp4"));
+  const WholeVideo v = read_all(test_data("cases/video/editlist.mp4"));
   EXPECT_EQ(stamps(v.pictures), range(5, 25));
   EXPECT_EQ(v.times[0], 0);
 }
 
 TEST(Reader, PresentationOrder) {
-  EXPECT_EQ(stamps(read_all(test_data("video/bpyramid.mp4")).pictures), range(0, 49));
-  const WholeVideo avi = read_all(test_data("video/bframes.avi"));
+  EXPECT_EQ(stamps(read_all(test_data("cases/video/bpyramid.mp4")).pictures), range(0, 49));
+  const WholeVideo avi = read_all(test_data("cases/video/bframes.avi"));
   EXPECT_EQ(stamps(avi.pictures), range(0, 30));
   EXPECT_NEAR(avi.times[29], 29 / 25.0, 1e-6);
   EXPECT_EQ(avi.info.declared_frames, 1000000);
 }
 
 TEST(Reader, OddSizesHaveNoGreenEdge) {
-  const WholeVideo v = read_all(test_data("video/odd.webm"));
+  const WholeVideo v = read_all(test_data("cases/video/odd.webm"));
   ASSERT_EQ(v.pictures.size(), 17u);
   EXPECT_EQ(v.info.width, 163);
   EXPECT_EQ(v.info.height, 121);
@@ -79,7 +81,7 @@ TEST(Reader, OddSizesHaveNoGreenEdge) {
 TEST(Reader, ColourFollowsTheTags) {
   const std::array<std::array<int, 3>, 6> kWanted = {{{0, 0, 0}, {255, 255, 255}, {128, 128, 128}, {200, 20, 20}, {20, 180, 20}, {20, 20, 200}}};
   for (const char* name : {"colour-full709", "colour-limited709", "colour-limited601"}) {
-    const WholeVideo v = read_all(test_data(std::string("video/") + name + ".mp4"));
+    const WholeVideo v = read_all(test_data(std::string("cases/video/") + name + ".mp4"));
     const Picture& p = v.pictures.at(0);
     for (size_t k = 0; k < 6; ++k) {
       const int64_t x = static_cast<int64_t>(k) * p.width / 6 + p.width / 12;
@@ -90,21 +92,75 @@ TEST(Reader, ColourFollowsTheTags) {
   }
 }
 
-TEST(Reader, TenBitHdrIsNamed) {
-  const WholeVideo v = read_all(test_data("video/hdr10.mp4"));
+// A copy of an mp4 whose first box of that name has other bytes at `offset` behind the name.
+std::string patched(const std::string& from, const std::string& box, size_t offset, const std::vector<int32_t>& values, const std::string& name) {
+  std::ifstream in(test_data(from), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  size_t at = bytes.find(box) + box.size() + offset;
+  for (const int32_t v : values)
+    for (int shift = 24; shift >= 0; shift -= 8) bytes[at++] = static_cast<char>(static_cast<uint32_t>(v) >> shift);
+  const std::string path = testing::TempDir() + "megaslide-" + name + ".mp4";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+TEST(Reader, AllEightOrientations) {
+  const std::array<std::array<int, 3>, 4> colours = {{{220, 30, 30}, {30, 200, 30}, {30, 30, 220}, {220, 200, 30}}};  // stored at (-,-) (+,-) (-,+) (+,+)
+  for (const auto& [a, b, c, d] : {std::array{1, 0, 0, 1}, {-1, 0, 0, 1}, {1, 0, 0, -1}, {-1, 0, 0, -1}, {0, 1, 1, 0}, {0, 1, -1, 0}, {0, -1, 1, 0}, {0, -1, -1, 0}}) {
+    const int32_t one = 1 << 16;
+    const std::string path = patched("cases/video/rot90.mp4", "tkhd", 40, {a * one, b * one, 0, c * one, d * one}, "turned");
+    const WholeVideo v = read_all(path);
+    const bool turned = a == 0, mirrored = a * d - b * c < 0;
+    ASSERT_EQ(v.info.width, turned ? 120 : 160);
+    EXPECT_EQ(v.warnings.size(), mirrored ? 1u : 0u);
+    for (int k = 0; k < 4; ++k) {
+      const int x = k % 2 != 0 ? 1 : -1, y = k / 2 != 0 ? 1 : -1;
+      const int64_t to_x = a * x + c * y > 0 ? v.info.width - 6 : 5, to_y = b * x + d * y > 0 ? v.info.height - 6 : 5;
+      EXPECT_TRUE(near(pixel(v.pictures[0], to_x, to_y), colours[static_cast<size_t>(k)], 40)) << "matrix " << a << b << c << d << " corner " << k;
+    }
+  }
+}
+
+TEST(Reader, PixelsBecomeSquare) {
+  const auto shaped = [](int32_t h, int32_t v) { return read_all(patched("clips/bunny-smiles.mp4", "pasp", 0, {h, v}, "pasp")); };
+  const WholeVideo square = shaped(1, 1), wide = shaped(4, 3), tall = shaped(3, 4), absurd = shaped(1, 1000);
+  const int64_t w = square.info.width, h = square.info.height;
+  EXPECT_EQ(wide.info.width, std::lround(static_cast<double>(w) * 4 / 3));
+  EXPECT_EQ(wide.info.height, h);
+  EXPECT_EQ(tall.info.width, w);
+  EXPECT_EQ(tall.info.height, std::lround(static_cast<double>(h) * 4 / 3));
+  EXPECT_TRUE(square.warnings.empty());
+  ASSERT_EQ(wide.warnings.size(), 1u);
+  EXPECT_EQ(wide.warnings[0].find("pixels are 4:3: "), 0u) << wide.warnings[0];
+  EXPECT_EQ(wide.pictures.size(), square.pictures.size());
+  EXPECT_EQ(absurd.info.height, h);
+  EXPECT_EQ(absurd.warnings.size(), 1u);
+  // The same picture, stretched: means of the four quarters agree.
+  for (int k = 0; k < 4; ++k) {
+    const auto quarter = [&](const Picture& p) { return mean_green(p, k % 2 * (p.width / 2), k / 2 * (p.height / 2), p.width / 2, p.height / 2); };
+    EXPECT_NEAR(quarter(wide.pictures[0]), quarter(square.pictures[0]), 2);
+    EXPECT_NEAR(quarter(tall.pictures[0]), quarter(square.pictures[0]), 2);
+  }
+}
+
+TEST(Reader, TenBitHdrIsToneMapped) {
+  const WholeVideo v = read_all(test_data("cases/video/hdr10.mp4"));
   ASSERT_EQ(v.pictures.size(), 9u);
   EXPECT_EQ(v.info.transfer, "smpte2084");
   ASSERT_EQ(v.warnings.size(), 1u);
-  EXPECT_NE(v.warnings[0].find("smpte2084"), std::string::npos);
+  EXPECT_EQ(v.warnings[0], "HDR (transfer smpte2084, BT.2020) is tone-mapped to SDR: 1000 cd/m2 (none is stated) down to 203");
   const Picture& p = v.pictures[0];
   const auto at = [&](int k) { return pixel(p, k * p.width / 6 + p.width / 12, p.height / 2); };
   EXPECT_LT(at(0)[1], at(2)[1]);
   EXPECT_LT(at(2)[1], at(1)[1]);
   EXPECT_GT(at(3)[0], at(3)[1] + 40);  // red stays red
+  // The grey is PQ 128/255: 94 of 203 cd/m2, below the knee of 1000 cd/m2 where nothing is compressed; ten bits round by 0.1%.
+  EXPECT_NEAR(at(2)[1], 255 * std::pow(pq_to_light(128 / 255.0) / 203, 1 / 2.4), 2);
+  EXPECT_EQ(at(1)[1], 255) << "above the peak is white";
 }
 
 TEST(Reader, TruncatedFileGivesItsPicturesThenAnError) {
-  const auto reader = open_video(test_data("video/truncated.mp4"));
+  const auto reader = open_video(test_data("cases/video/truncated.mp4"));
   EXPECT_EQ(reader->info().declared_frames, 48);
   std::vector<Picture> got;
   Picture p;
@@ -123,15 +179,15 @@ TEST(Reader, TruncatedFileGivesItsPicturesThenAnError) {
 }
 
 TEST(Reader, IgnoresAttachedPictures) {
-  const WholeVideo v = read_all(test_data("video/cover-first.mp4"));
+  const WholeVideo v = read_all(test_data("cases/video/cover-first.mp4"));
   EXPECT_EQ(stamps(v.pictures), range(0, 17));
   EXPECT_EQ(v.info.width, 160);
-  EXPECT_NE(message_of(test_data("video/music.mp4")).find("no video stream (only an attached picture)"), std::string::npos);
+  EXPECT_NE(message_of(test_data("cases/video/music.mp4")).find("no video stream (only an attached picture)"), std::string::npos);
 }
 
 TEST(Reader, LengthsComeFromDecoding) {
   for (const char* name : {"live.webm", "fragmented.mp4"}) {
-    const WholeVideo v = read_all(test_data(std::string("video/") + name));
+    const WholeVideo v = read_all(test_data(std::string("cases/video/") + name));
     EXPECT_EQ(stamps(v.pictures), range(0, 21)) << name;
     EXPECT_EQ(v.times[0], 0) << name;
     EXPECT_NEAR(v.end, 1.3125, 1.5e-3) << name;  // WebM's clock is in milliseconds
@@ -139,7 +195,7 @@ TEST(Reader, LengthsComeFromDecoding) {
 }
 
 TEST(Reader, JitterIsNoRate) {
-  const WholeVideo v = read_all(test_data("video/jitter.mkv"));
+  const WholeVideo v = read_all(test_data("cases/video/jitter.mkv"));
   EXPECT_EQ(v.pictures.size(), 30u);
   const double fps = 30 / v.end;
   EXPECT_GT(fps, 29);
@@ -148,10 +204,10 @@ TEST(Reader, JitterIsNoRate) {
 }
 
 TEST(Reader, GifDelays) {
-  const WholeVideo v = read_all(test_data("video/delays.gif"));
+  const WholeVideo v = read_all(test_data("cases/video/delays.gif"));
   EXPECT_EQ(v.pictures.size(), 12u);
   EXPECT_NEAR(v.end, 1.5, 1e-6);
-  const WholeVideo zero = read_all(test_data("video/zero-delay.gif"));
+  const WholeVideo zero = read_all(test_data("cases/video/zero-delay.gif"));
   EXPECT_EQ(zero.pictures.size(), 12u);
   EXPECT_NEAR(zero.end, 1.2, 1e-6);
   EXPECT_TRUE(v.warnings.empty());
@@ -161,7 +217,7 @@ TEST(Reader, GifDelays) {
 
 TEST(Reader, NamesWhatIsNoVideo) {
   const auto expect = [](const char* name, const char* part) {
-    const std::string m = message_of(test_data(std::string("video/bad-files/") + name));
+    const std::string m = message_of(test_data(std::string("cases/bad-files/") + name));
     EXPECT_NE(m.find(part), std::string::npos) << m;
     EXPECT_NE(m.find(name), std::string::npos) << m;
   };
@@ -171,22 +227,22 @@ TEST(Reader, NamesWhatIsNoVideo) {
   expect("web-page.mp4", "HTML");
   expect("lfs-pointer.mp4", "git lfs pull");
   expect("noise.mp4", "not a known format");
-  EXPECT_EQ(read_all(test_data("video/bad-files/good.mp4")).pictures.size(), 17u);
-  EXPECT_NE(message_of(test_data("video/animated.webp")).find("animated WebP"), std::string::npos);
-  EXPECT_NE(message_of(test_data("video/bad-files/good.txt")).find("text"), std::string::npos);
-  EXPECT_NE(message_of(test_data("video/none.mp4")).find("no such file"), std::string::npos);
+  EXPECT_EQ(read_all(test_data("cases/bad-files/good.mp4")).pictures.size(), 17u);
+  EXPECT_NE(message_of(test_data("cases/video/animated.webp")).find("animated WebP"), std::string::npos);
+  EXPECT_NE(message_of(test_data("cases/bad-files/good.txt")).find("text"), std::string::npos);
+  EXPECT_NE(message_of(test_data("cases/video/none.mp4")).find("no such file"), std::string::npos);
   EXPECT_NE(message_of("/dev/null").find("not a regular file"), std::string::npos);
 }
 
 TEST(Reader, PlaylistsOpenNothingElse) {
   // An ffconcat or HLS list under a video's name would make libav read other files.
   const std::string path = testing::TempDir() + "list.mp4";
-  std::ofstream(path) << "ffconcat version 1.0\nfile '" << test_data("video/bpyramid.mp4") << "'\n";
+  std::ofstream(path) << "ffconcat version 1.0\nfile '" << test_data("cases/video/bpyramid.mp4") << "'\n";
   EXPECT_NE(message_of(path).find("not a video: text"), std::string::npos);
 }
 
 TEST(Reader, EveryPrefixOfAFileEndsCleanly) {
-  std::ifstream in(test_data("video/bpyramid.mp4"), std::ios::binary);
+  std::ifstream in(test_data("cases/video/bpyramid.mp4"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
   const std::string path = testing::TempDir() + "prefix.mp4";
   for (size_t n = 1; n < whole.size(); n += 397) {
@@ -196,7 +252,7 @@ TEST(Reader, EveryPrefixOfAFileEndsCleanly) {
 }
 
 TEST(Reader, DamagedBytesEndCleanly) {
-  std::ifstream in(test_data("video/bpyramid.mp4"), std::ios::binary);
+  std::ifstream in(test_data("cases/video/bpyramid.mp4"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
   const std::string path = testing::TempDir() + "damaged.mp4";
   for (size_t k = 0; k < 60; ++k) {

@@ -1,4 +1,4 @@
-// Reading whole videos and the numbers drawn into the synthetic ones (tests/data/video/README.md).
+// Reading whole videos and the numbers drawn into the synthetic ones (tests/data/cases/cases.json).
 #pragma once
 #include <algorithm>
 #include <string>

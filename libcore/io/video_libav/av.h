@@ -61,8 +61,10 @@ R guard(MsVideoError error, R failed, F&& f) {
   return failed;
 }
 
-// The display matrix of a stream, nine numbers; null where there is none.
-const int32_t* stream_display_matrix(const AVStream* stream);
+constexpr int64_t kMaxPixels = int64_t{1} << 28;  // 16384²: a header that claims more is damaged or hostile
+
+// Side data of a stream, at least `bytes` long; null where there is none.
+const uint8_t* stream_side_data(const AVStream* stream, AVPacketSideDataType type, size_t bytes);
 // Duration of a decoded picture in the stream's time base; 0 where unknown.
 int64_t frame_duration(const AVFrame* frame);
 

@@ -45,15 +45,14 @@ void put_error(MsVideoError error, const char* text) {
   error.text[error.size - 1] = 0;
 }
 
-const int32_t* stream_display_matrix(const AVStream* stream) {
+const uint8_t* stream_side_data(const AVStream* stream, AVPacketSideDataType type, size_t bytes) {
 #if LIBAVCODEC_VERSION_INT >= AV_VERSION_INT(60, 30, 100)
-  const AVPacketSideData* d = av_packet_side_data_get(stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data,
-                                                      AV_PKT_DATA_DISPLAYMATRIX);
-  return d != nullptr && d->size >= 36 ? reinterpret_cast<const int32_t*>(d->data) : nullptr;
+  const AVPacketSideData* d = av_packet_side_data_get(stream->codecpar->coded_side_data, stream->codecpar->nb_coded_side_data, type);
+  return d != nullptr && d->size >= bytes ? d->data : nullptr;
 #else
   size_t size = 0;
-  const uint8_t* d = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
-  return d != nullptr && size >= 36 ? reinterpret_cast<const int32_t*>(d) : nullptr;
+  const uint8_t* d = av_stream_get_side_data(stream, type, &size);
+  return d != nullptr && size >= bytes ? d : nullptr;
 #endif
 }
 

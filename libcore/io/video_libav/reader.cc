@@ -1,20 +1,15 @@
-// Reading: demux, decode, turn, convert to RGB.
+// Reading: demux and decode; convert.cc makes RGB of the pictures.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
-#include "io/video_libav/av.h"
+#include "io/video_libav/convert.h"
 
 namespace megaslide::av {
 namespace {
-
-constexpr int64_t kMaxPixels = int64_t{1} << 28;  // 16384²: a header that claims more is damaged or hostile
 
 // The file through our own callbacks: no protocol of libav is involved, so a playlist disguised as a video cannot
 // open anything else, and the name is never taken for a pattern or a URL.
@@ -55,60 +50,6 @@ class FileInput {
   Owner<AVIOContext> io_;
 };
 
-// How stored pixels become shown pixels: shown(x', y') where x' and y' come from the stored x and y, mirrored or not.
-struct Orientation {
-  bool transpose = false, mirror_x = false, mirror_y = false;  // the mirrors act on shown coordinates
-  int degrees = 0;                                             // clockwise
-};
-
-Orientation orientation_of(const int32_t* m) {
-  // libav's matrix maps (x, y) to (m0·x + m3·y, m1·x + m4·y).
-  Orientation o;
-  o.transpose = std::abs(m[1]) > std::abs(m[0]);
-  o.mirror_x = (o.transpose ? m[3] : m[0]) < 0;
-  o.mirror_y = (o.transpose ? m[1] : m[4]) < 0;
-  o.degrees = (static_cast<int>(std::lround(-av_display_rotation_get(m) / 90)) * 90 % 360 + 360) % 360;
-  return o;
-}
-
-void orient(const Orientation& o, const uint8_t* stored, int64_t stride, int64_t w, int64_t h, uint8_t* shown) {
-  const int64_t out_w = o.transpose ? h : w, out_h = o.transpose ? w : h;
-  if (!o.transpose && !o.mirror_x && !o.mirror_y) {
-    for (int64_t y = 0; y < h; ++y) std::memcpy(shown + y * w * 3, stored + y * stride, static_cast<size_t>(w * 3));
-    return;
-  }
-  for (int64_t y = 0; y < out_h; ++y)
-    for (int64_t x = 0; x < out_w; ++x) {
-      const int64_t u = o.mirror_x ? out_w - 1 - x : x, v = o.mirror_y ? out_h - 1 - y : y;
-      const uint8_t* from = o.transpose ? stored + u * stride + v * 3 : stored + v * stride + u * 3;
-      std::memcpy(shown + (y * out_w + x) * 3, from, 3);
-    }
-}
-
-AVPixelFormat without_range(AVPixelFormat format, bool& full) {
-  switch (format) {
-    case AV_PIX_FMT_YUVJ420P: full = true; return AV_PIX_FMT_YUV420P;
-    case AV_PIX_FMT_YUVJ422P: full = true; return AV_PIX_FMT_YUV422P;
-    case AV_PIX_FMT_YUVJ444P: full = true; return AV_PIX_FMT_YUV444P;
-    case AV_PIX_FMT_YUVJ440P: full = true; return AV_PIX_FMT_YUV440P;
-    case AV_PIX_FMT_YUVJ411P: full = true; return AV_PIX_FMT_YUV411P;
-    default: return format;
-  }
-}
-
-int sws_matrix(AVColorSpace space, int height) {
-  switch (space) {
-    case AVCOL_SPC_BT709: return SWS_CS_ITU709;
-    case AVCOL_SPC_BT470BG:
-    case AVCOL_SPC_SMPTE170M: return SWS_CS_ITU601;
-    case AVCOL_SPC_FCC: return SWS_CS_FCC;
-    case AVCOL_SPC_SMPTE240M: return SWS_CS_SMPTE240M;
-    case AVCOL_SPC_BT2020_NCL:
-    case AVCOL_SPC_BT2020_CL: return SWS_CS_BT2020;
-    default: return height >= 720 ? SWS_CS_ITU709 : SWS_CS_ITU601;
-  }
-}
-
 class Reader {
  public:
   Reader(const char* path, MsVideoInfo* info) : input_(path) {
@@ -117,21 +58,14 @@ class Reader {
     open_decoder();
     started_ = decode();  // the first picture: its size is the truth, and an undecodable file fails here
     if (!started_) throw Failure("not a video: its video stream holds no picture");
-    const int32_t* matrix = stream_display_matrix(stream_);
-    if (matrix == nullptr) {
-      const AVFrameSideData* side = av_frame_get_side_data(frame_.get(), AV_FRAME_DATA_DISPLAYMATRIX);
-      if (side != nullptr && side->size >= 36) matrix = reinterpret_cast<const int32_t*>(side->data);
-    }
-    if (matrix != nullptr) orientation_ = orientation_of(matrix);
-    width_ = frame_->width;
-    height_ = frame_->height;
+    converter_.begin(frame_.get(), stream_, decoder_.get());
     describe(*info);
   }
 
   int next(uint8_t* rgb, double* time, double* duration) {
     if (!started_ && !decode()) return 0;
     started_ = false;
-    convert(rgb);
+    converter_.convert(frame_.get(), rgb);
     const double base = av_q2d(stream_->time_base);
     const int64_t stamp = frame_->best_effort_timestamp;
     const double length = static_cast<double>(std::max<int64_t>(frame_duration(frame_.get()), 0)) * base;
@@ -148,7 +82,7 @@ class Reader {
     return 1;
   }
 
-  const char* warnings() { return warnings_.c_str(); }
+  const char* warnings() { return converter_.warnings().c_str(); }
 
  private:
   void open_container() {
@@ -246,34 +180,6 @@ class Reader {
   }
   [[noreturn]] void damaged(const std::string& reason) { throw Failure(pending_.empty() ? reason : pending_); }
 
-  void convert(uint8_t* rgb) {
-    bool full = frame_->color_range == AVCOL_RANGE_JPEG;
-    const auto format = without_range(static_cast<AVPixelFormat>(frame_->format), full);
-    const AVPixFmtDescriptor* d = av_pix_fmt_desc_get(format);
-    if (d == nullptr || (d->flags & AV_PIX_FMT_FLAG_HWACCEL) != 0) throw Failure("unsupported pixel format");
-    const std::array<int, 5> key = {frame_->width, frame_->height, format, full, frame_->colorspace};
-    if (!scaler_ || key != scaler_key_) make_scaler(key, format, full, (d->flags & AV_PIX_FMT_FLAG_RGB) != 0);
-    const int64_t stride = (static_cast<int64_t>(width_) * 3 + 127) / 64 * 64;  // swscale may write past a row's end
-    buffer_.resize(static_cast<size_t>(stride * (height_ + 1)));
-    uint8_t* planes[4] = {buffer_.data(), nullptr, nullptr, nullptr};
-    int strides[4] = {static_cast<int>(stride), 0, 0, 0};
-    const int rows = sws_scale(scaler_.get(), frame_->data, frame_->linesize, 0, frame_->height, planes, strides);
-    if (rows <= 0) throw Failure("the colour conversion failed");
-    orient(orientation_, buffer_.data(), stride, width_, height_, rgb);
-  }
-
-  void make_scaler(const std::array<int, 5>& key, AVPixelFormat format, bool full, bool rgb) {
-    if (scaler_ && (frame_->width != width_ || frame_->height != height_))
-      warn("the picture size changes on the way; later pictures are scaled to the first one's size");
-    constexpr int kFlags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP | SWS_BITEXACT;
-    scaler_.reset(sws_getContext(frame_->width, frame_->height, format, width_, height_, AV_PIX_FMT_RGB24, kFlags, nullptr,
-                                 nullptr, nullptr));
-    if (!scaler_) throw Failure(std::string("no colour conversion from ") + av_get_pix_fmt_name(format));
-    const int* matrix = sws_getCoefficients(sws_matrix(frame_->colorspace, frame_->height));
-    sws_setColorspaceDetails(scaler_.get(), matrix, full || rgb ? 1 : 0, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
-    scaler_key_ = key;
-  }
-
   double usual_length() const {
     const AVRational rate = stream_->avg_frame_rate;
     return rate.num > 0 && rate.den > 0 ? av_q2d(av_inv_q(rate)) : 1.0 / 25;
@@ -281,8 +187,8 @@ class Reader {
 
   void describe(MsVideoInfo& info) {
     info = {};
-    info.width = orientation_.transpose ? height_ : width_;
-    info.height = orientation_.transpose ? width_ : height_;
+    info.width = converter_.width();
+    info.height = converter_.height();
     const AVRational rate = stream_->avg_frame_rate.num > 0 ? stream_->avg_frame_rate : stream_->r_frame_rate;
     const double fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0;
     info.fps = fps < 1000 ? fps : 0;  // a clock's resolution, not a rate
@@ -290,22 +196,10 @@ class Reader {
     else if (format_->duration > 0) info.duration = static_cast<double>(format_->duration) / AV_TIME_BASE;
     info.tick = av_q2d(stream_->time_base);
     info.declared_frames = std::max<int64_t>(stream_->nb_frames, 0);
-    info.rotation = orientation_.degrees;
+    info.rotation = converter_.degrees();
     std::strncpy(info.codec, avcodec_get_name(decoder_->codec_id), sizeof info.codec - 1);
     std::strncpy(info.format, format_->iformat->name, sizeof info.format - 1);
-    const auto transfer = frame_->color_trc != AVCOL_TRC_UNSPECIFIED ? frame_->color_trc : decoder_->color_trc;
-    if (transfer == AVCOL_TRC_SMPTE2084 || transfer == AVCOL_TRC_ARIB_STD_B67) {
-      const char* name = av_color_transfer_name(transfer);
-      std::strncpy(info.transfer, name, sizeof info.transfer - 1);
-      warn(std::string("HDR (transfer ") + name + ") is taken as if it were SDR: colours look flat");
-    }
-    const AVRational aspect = frame_->sample_aspect_ratio.num > 0 ? frame_->sample_aspect_ratio : stream_->sample_aspect_ratio;
-    if (aspect.num > 0 && aspect.den > 0 && std::abs(av_q2d(aspect) - 1) > 0.01)  // less is a rounded size
-      warn("pixels are not square (" + std::to_string(aspect.num) + ":" + std::to_string(aspect.den) + "); they are taken as square");
-  }
-
-  void warn(const std::string& text) {
-    if (warnings_.find(text) == std::string::npos) warnings_ += text + "\n";
+    std::strncpy(info.transfer, converter_.transfer().c_str(), sizeof info.transfer - 1);
   }
 
   FileInput input_;
@@ -313,14 +207,10 @@ class Reader {
   Owner<AVCodecContext> decoder_;
   Owner<AVFrame> frame_;
   Owner<AVPacket> packet_;
-  Owner<SwsContext> scaler_;
-  std::array<int, 5> scaler_key_{};
+  Converter converter_;
   AVStream* stream_ = nullptr;
-  Orientation orientation_;
-  std::vector<uint8_t> buffer_;
-  std::string warnings_, pending_;
+  std::string pending_;
   bool started_ = false, ended_ = false;
-  int width_ = 0, height_ = 0;  // stored
   int64_t count_ = 0, origin_ = 0;
   double last_time_ = 0, last_length_ = 0;
 };
