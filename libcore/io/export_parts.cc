@@ -38,7 +38,7 @@ void write_original(const std::string& path, const TensorSource& source, const P
 
 }  // namespace
 
-PartsExport::PartsExport(const std::string& folder, WanLayout layout) : layout_(layout), folder_(folder) {
+PartsExport::PartsExport(const std::string& folder, WanLayout layout, bool two_networks) : layout_(layout), folder_(folder) {
   if (folder.empty()) return;
   const ModelManifest manifest = ModelDirectory::open_unchecked(folder).manifest();
   for (const ManifestFile& f : manifest.files) {
@@ -51,7 +51,7 @@ PartsExport::PartsExport(const std::string& folder, WanLayout layout) : layout_(
       copies_.emplace_back(folder + "/" + f.name, "google/umt5-xxl/" + fs::path(f.name).filename().string());
     }
   }
-  if (!any()) copies_.clear();
+  if (!any() && !two_networks) copies_.clear();
 }
 
 int64_t PartsExport::bytes() const {

@@ -12,8 +12,8 @@ namespace megaslide {
 
 class PartsExport {
  public:
-  // `folder`: a model directory's parts_folder(); may be empty.
-  PartsExport(const std::string& folder, WanLayout layout);
+  // `folder`: a model directory's parts_folder(); may be empty. One network alone has no use for scheduler and index.
+  PartsExport(const std::string& folder, WanLayout layout, bool two_networks);
 
   bool any() const { return !vae_.empty() || !text_encoder_.empty(); }
   int64_t bytes() const;

@@ -46,6 +46,7 @@ Fp8Scales find_fp8_scales(const TensorSource& source) {
     if (!is_fp8(entry.dtype) || out.beside.count(name)) continue;
     const std::string shown = quote_for_message(name);
     const std::string scale = find_scale(source, name);
+    if (!scale.empty()) out.beside.insert(scale);
     if (entry.dtype != DType::kF8_E4M3 && entry.dtype != DType::kF8_E5M2) {
       out.problems.push_back(fmt::format("{} is {}, which is not read", shown, dtype_name(entry.dtype)));
     } else if (scale.empty()) {
@@ -55,7 +56,6 @@ Fp8Scales find_fp8_scales(const TensorSource& source) {
                                          to_string(entry.shape), dtype_name(source.find(scale)->dtype), to_string(source.find(scale)->shape)));
     } else {
       out.scale_of[name] = scale;
-      out.beside.insert(scale);
     }
   }
   // The scale of a tensor that is no FP8 (any more) would change its meaning.

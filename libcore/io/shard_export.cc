@@ -234,7 +234,7 @@ std::vector<std::string> export_checkpoint(const ModelDirectory& model, const st
     return export_file(model, out, options, stop);
   }
   check_export_folder(out, options.replace);
-  const PartsExport parts(model.parts_folder(), options.layout);
+  const PartsExport parts(model.parts_folder(), options.layout, networks.size() > 1);
   std::vector<std::string> folders = {""};
   if (networks.size() > 1) folders = options.layout == WanLayout::kDiffusers ? std::vector<std::string>{"transformer/", "transformer_2/"} : std::vector<std::string>{"high_noise_model/", "low_noise_model/"};
   else if (parts.any() && options.layout == WanLayout::kDiffusers) folders = {"transformer/"};
