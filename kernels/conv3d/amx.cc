@@ -2,11 +2,8 @@
 // time so that they stay in the caches while the cells of the piece pass by.
 #include "kernels/conv3d/pieces.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
+#if MEGASLIDE_TILE
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -106,7 +103,9 @@ MS_AMX void release() { _tile_release(); }
 // The cells of a piece against one block of channels and `steps` of one row of taps.
 void sweep(const Piece<bf16>& p, const bf16* input, Operands o, float* sums) {
   const int64_t across = p.pitch / kTile, tiles = p.rows * across;
-  const auto cells = [&](int64_t tile) { return input + tile / across * p.result_row + tile % across * kTile * p.result_cell; };
+  const auto cells = [&](int64_t tile) {
+    return input + tile / across * p.result_row + tile % across * kTile * p.result_cell;
+  };
   for (int64_t t = 0; t < tiles; t += 2) {
     const bool pair = t + 1 < tiles;
     o.a0 = cells(t);
@@ -120,20 +119,7 @@ void sweep(const Piece<bf16>& p, const bf16* input, Operands o, float* sums) {
   }
 }
 
-bool detect() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24;
-  if ((d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 }  // namespace
-
-bool amx_available() {
-  static const bool available = detect();
-  return available;
-}
 
 void amx_piece(const Piece<bf16>& p) {
   configure();  // at every piece: other libraries release the tiles
@@ -149,9 +135,15 @@ void amx_piece(const Piece<bf16>& p) {
       const bf16* b = weights + (r * p.panels + n) * panel;
       for (int64_t k = 0; k < p.run; k += kRun, first = false) {
         const int64_t depth = std::min(kRun, p.run - k);
-        const Operands o{nullptr, nullptr, p.result_cell * 2, b + k * kConvPanel,
+        const Operands o{nullptr,
+                         nullptr,
+                         p.result_cell * 2,
+                         b + k * kConvPanel,
                          n + 1 < p.panels ? b + panel + k * kConvPanel : nullptr,
-                         depth / 32, nullptr, nullptr, first};
+                         depth / 32,
+                         nullptr,
+                         nullptr,
+                         first};
         sweep(p, input + k, o, sums);
       }
     }
@@ -164,7 +156,6 @@ void amx_piece(const Piece<bf16>& p) {
 #else
 #include "base/error.h"
 namespace megaslide::conv3d {
-bool amx_available() { return false; }
 void amx_piece(const Piece<bf16>&) { MS_CHECK(false, "no AMX in this build"); }
 }  // namespace megaslide::conv3d
 #endif

@@ -9,9 +9,9 @@
 #include "kernels/conv3d/pieces.h"
 #include "kernels/gemm/onednn.h"
 #include "kernels/simd-inl.h"
+#include "kernels/tile/unit.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -49,8 +49,7 @@ void Product(const float* HWY_RESTRICT a, int64_t cell, const float* HWY_RESTRIC
   for (int64_t i = 0; i < k; ++i) {
     hn::Vec<PanelTag> w[kN];
 #pragma GCC unroll 16
-    for (int n = 0; n < kN; ++n)
-      w[n] = hn::LoadU(d, b + n / kVectors * panel + n % kVectors * kLanes);
+    for (int n = 0; n < kN; ++n) w[n] = hn::LoadU(d, b + n / kVectors * panel + n % kVectors * kLanes);
     b += kConvPanel;
 #pragma GCC unroll 16
     for (int m = 0; m < kM; ++m) {
@@ -110,8 +109,8 @@ void SumPiece(const Piece<float>& p) {
             ProductRow(kAllPanels.data(), a, p.result_cell, p.columns, b, panel, depth, to, first);
           } else {
             for (int64_t i = 0; i < panels; ++i)
-              ProductRow(kOnePanel.data(), a, p.result_cell, p.columns, b + i * panel, panel, depth, to + i * kConvPanel,
-                         first);
+              ProductRow(kOnePanel.data(), a, p.result_cell, p.columns, b + i * panel, panel, depth,
+                         to + i * kConvPanel, first);
           }
         }
       }
@@ -128,7 +127,8 @@ HWY_INLINE hn::Vec<D> Silu(D d, hn::Vec<D> v) {
 
 // `columns` cells whose sums start at `sums` and whose place in the frames is `offset`, `step` elements apart.
 template <class T>
-void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset, int64_t step) {
+void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset,
+                 int64_t step) {
   const PanelTag d;
   const int64_t panels = (f.out.channels + kConvPanel - 1) / kConvPanel;
   const auto *residual = static_cast<const T*>(f.residual), *residual2 = static_cast<const T*>(f.residual2);
@@ -165,7 +165,8 @@ void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int6
   }
 }
 
-void FinishRow(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset, int64_t step) {
+void FinishRow(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset,
+               int64_t step) {
   if (f.out.dtype == DType::kBF16)
     FinishCells<bf16>(f, sums, block_elements, columns, offset, step);
   else
@@ -177,8 +178,8 @@ void Widen(float* out, const bf16* in, int64_t n) {
 }
 
 // Sums of a row from a frame that is there already.
-void LoadRow(const void* in, DType dtype, float* sums, int64_t block_elements, int64_t panels, int64_t columns, int64_t offset,
-             int64_t step) {
+void LoadRow(const void* in, DType dtype, float* sums, int64_t block_elements, int64_t panels, int64_t columns,
+             int64_t offset, int64_t step) {
   const PanelTag d;
   for (int64_t x = 0; x < columns; ++x, offset += step)
     for (int64_t n = 0; n < panels; ++n)
@@ -204,7 +205,8 @@ HWY_EXPORT(LoadRow);
 
 namespace conv3d {
 namespace {
-std::atomic<bool> amx_allowed{true};
+// Whether bf16 weights stay bf16, in pairs of input channels; elsewhere they and the inputs are widened to fp32.
+bool pairs() { return tile_unit() != TileUnit::kNone; }
 
 // Cells of a piece. Its sums (C · 4 bytes a cell) and the weights of one row of taps share the second-level cache.
 constexpr int64_t kPieceCells = 256;
@@ -221,8 +223,7 @@ Piece<T> piece_at(const FrameConv& c, const Bands& b, int64_t index, float* sums
   p.kh = c.shape.kh;
   const int64_t cell = c.in.stored();
   const int64_t origin = c.in.cell(c.stride * y + c.dy, c.stride * x + c.dx);
-  for (int64_t t = 0; t < p.kt; ++t)
-    p.frames[t] = c.frames[t] ? static_cast<const T*>(c.frames[t]) + origin : nullptr;
+  for (int64_t t = 0; t < p.kt; ++t) p.frames[t] = c.frames[t] ? static_cast<const T*>(c.frames[t]) + origin : nullptr;
   p.row = c.in.row();
   p.result_row = c.stride * p.row;
   p.result_cell = c.stride * cell;
@@ -238,8 +239,8 @@ Piece<T> piece_at(const FrameConv& c, const Bands& b, int64_t index, float* sums
 Piece<float> widened(const Piece<bf16>& p, const FrameConv& c) {
   const int64_t cell = c.in.stored();
   const int64_t rows = (p.rows - 1) * c.stride + p.kh, row = ((p.columns - 1) * c.stride + c.shape.kw) * cell;
-  Piece<float> q{p.rows, p.columns, p.kt,  p.kh,     {},     row,     c.stride * row,
-                 p.result_cell, p.run, p.packed, p.panels, p.sums, p.pitch};
+  Piece<float> q{p.rows,        p.columns, p.kt,     p.kh,     {},     row,    c.stride * row,
+                 p.result_cell, p.run,     p.packed, p.panels, p.sums, p.pitch};
   auto* to = static_cast<float*>(
       onednn::thread_scratch(onednn::ScratchSlot::kA, static_cast<size_t>(p.kt * rows * row) * sizeof(float)));
   for (int64_t t = 0; t < p.kt; ++t, to += rows * row) {
@@ -251,8 +252,8 @@ Piece<float> widened(const Piece<bf16>& p, const FrameConv& c) {
 }
 
 float* thread_sums(const Bands& b, int64_t panels) {
-  return static_cast<float*>(onednn::thread_scratch(onednn::ScratchSlot::kB,
-                                                    static_cast<size_t>(sums_elements(b, panels)) * sizeof(float)));
+  return static_cast<float*>(
+      onednn::thread_scratch(onednn::ScratchSlot::kB, static_cast<size_t>(sums_elements(b, panels)) * sizeof(float)));
 }
 
 void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
@@ -267,8 +268,10 @@ void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
   if (c.in.dtype == DType::kBF16) {
     const auto p = piece_at<bf16>(c, b, index, sums);
     note(p);
-    if (amx())
+    if (tile_unit() == TileUnit::kAmx)
       amx_piece(p);
+    else if (pairs())
+      dot_piece(p);
     else
       HWY_DYNAMIC_DISPATCH(SumPiece)(widened(p, c));
   } else {
@@ -279,31 +282,27 @@ void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
   const FrameFinish& f = c.finish;
   const int64_t y0 = index / b.across * b.rows, x0 = index % b.across * b.columns;
   for (int64_t y = 0; y < rows; ++y)
-    HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums + y * pitch * kBlock, block, columns,
-                                    f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x), f.step * f.out.stored());
+    HWY_DYNAMIC_DISPATCH(FinishRow)
+    (f, sums + y * pitch * kBlock, block, columns, f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x),
+     f.step * f.out.stored());
 }
 
-// (out,in,kt,kh,kw) to [kt·kh][panels][kw·stored][16], for AMX to pairs of k in [.. /32][16][16][2].
+// One panel of one row of taps of (out,in,kt,kh,kw): [kw·stored][16], in pairs [kw·stored/2][16][2].
 template <class T>
-void pack_panel(T* to, const float* w, const ConvShape& s, int64_t stored, int64_t r, int64_t panel, bool tiles) {
-  const int64_t run = s.kw * stored, taps = s.taps();
+void pack_panel(T* to, const float* w, const ConvShape& s, int64_t stored, int64_t r, int64_t panel) {
+  const int64_t taps = s.taps();
   for (int64_t j = 0; j < s.kw; ++j)
     for (int64_t c = 0; c < stored; ++c)
       for (int64_t n = 0; n < kConvPanel; ++n) {
         const int64_t k = j * stored + c, o = panel * kConvPanel + n;
         const float v = o < s.out && c < s.in ? w[(o * s.in + c) * taps + r * s.kw + j] : 0.0F;
-        T* at = to + (tiles ? k / 32 * 512 + k % 32 / 2 * 32 + n * 2 + k % 2 : k * kConvPanel + n);
         if constexpr (std::is_same_v<T, bf16>)
-          *at = to_bf16(v);
+          to[k / 2 * 2 * kConvPanel + n * 2 + k % 2] = to_bf16(v);
         else
-          *at = v;
+          to[k * kConvPanel + n] = v;
       }
-  (void)run;
 }
 }  // namespace
-
-void allow_amx(bool allow) { amx_allowed = allow; }
-bool amx() { return amx_allowed && amx_available(); }
 
 Bands bands(int64_t rows, int64_t columns) {
   Bands b{};
@@ -324,7 +323,7 @@ int64_t conv_packed_bytes(const ConvShape& s, DType dtype) {
   in.channels = s.in;
   in.dtype = dtype;
   const int64_t panels = (s.out + kConvPanel - 1) / kConvPanel;
-  const int64_t element = dtype == DType::kBF16 && conv3d::amx() ? 2 : 4;
+  const int64_t element = dtype == DType::kBF16 && conv3d::pairs() ? 2 : 4;
   return s.taps() * panels * in.stored() * kConvPanel * element;
 }
 
@@ -347,16 +346,16 @@ void conv_pack(Stream& stream, void* packed, const float* w, ConvShape s, DType 
   in.dtype = dtype;
   const int64_t stored = in.stored(), panels = (s.out + kConvPanel - 1) / kConvPanel;
   const int64_t elements = s.kw * stored * kConvPanel;  // of a panel of one row of taps
-  const bool tiles = dtype == DType::kBF16 && conv3d::amx();
+  const bool in_pairs = dtype == DType::kBF16 && conv3d::pairs();
   stream.parallel_for(s.kt * s.kh * panels, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t r = i / panels, panel = i % panels;
-      if (tiles) {
-        conv3d::pack_panel(static_cast<bf16*>(packed) + i * elements, w, s, stored, r, panel, true);
+      if (in_pairs) {
+        conv3d::pack_panel(static_cast<bf16*>(packed) + i * elements, w, s, stored, r, panel);
         continue;
       }
       float* to = static_cast<float*>(packed) + i * elements;
-      conv3d::pack_panel(to, w, s, stored, r, panel, false);
+      conv3d::pack_panel(to, w, s, stored, r, panel);
       if (dtype == DType::kBF16)
         for (int64_t k = 0; k < elements; ++k) to[k] = to_float(to_bf16(to[k]));
     }

@@ -26,29 +26,29 @@ struct ConvShape {
 
 // What happens to a frame of sums on its way to memory. Vectors are padded with zeros to a multiple of kConvPanel.
 struct FrameFinish {
-  FrameLayout out;                            // of every frame below
-  int64_t step = 1, y = 0, x = 0;             // result (r,c) is cell (step·r + y, step·c + x): upsampling by phases
-  const float* bias = nullptr;                // (C)
+  FrameLayout out;                 // of every frame below
+  int64_t step = 1, y = 0, x = 0;  // result (r,c) is cell (step·r + y, step·c + x): upsampling by phases
+  const float* bias = nullptr;     // (C)
   const void* residual = nullptr;
   const void* residual2 = nullptr;
   void* raw = nullptr;
   void* normed = nullptr;
-  const float* gamma = nullptr;               // (C), with `normed`
+  const float* gamma = nullptr;  // (C), with `normed`
   bool silu = true;
 };
 
 struct FrameConv {
   ConvShape shape;
-  const void* packed = nullptr;               // conv_pack's, for in.dtype
+  const void* packed = nullptr;  // conv_pack's, for in.dtype
   FrameLayout in;
-  const void* frames[kConvMaxFrames] = {};    // kt of them, oldest first; nullptr is a frame of zeros, the last is none
+  const void* frames[kConvMaxFrames] = {};  // kt of them, oldest first; nullptr is a frame of zeros, the last is none
   int64_t stride = 1, dy = 0, dx = 0;
-  int64_t rows = 0, columns = 0;              // of results
+  int64_t rows = 0, columns = 0;  // of results
   FrameFinish finish;
 };
 
-// Weights W (out,in,kt,kh,kw) fp32 re-laid for this processor, rounded to bf16 for kBF16. Read by this process only.
-// `packed` is 64-byte aligned.
+// Weights W (out,in,kt,kh,kw) fp32 re-laid for this processor's unit (kernels/tile/unit.h), rounded to bf16 for kBF16.
+// Read by this process only. `packed` is 64-byte aligned.
 int64_t conv_packed_bytes(const ConvShape& shape, DType dtype);
 using ConvPack = void(Stream&, void* packed, const float* w, ConvShape shape, DType dtype);
 
@@ -69,18 +69,15 @@ void frame_conv(const FrameConv& call, const float* w);
 }
 
 // Nearest ×2 upsampling in front of a 3×3 convolution with padding 1, folded: output (2y+a, 2x+b) sees 2×2 cells of the
-// input, (y−1+a+i, x−1+b+j). Phase (a,b) at folded + (2a+b)·in·out·4 holds W'(out,in,1,2,2), sums of up to four weights in
-// fp32: equal in exact arithmetic.
+// input, (y−1+a+i, x−1+b+j). Phase (a,b) at folded + (2a+b)·in·out·4 holds W'(out,in,1,2,2), sums of up to four weights
+// in fp32: equal in exact arithmetic.
 void fold_upsample(float* folded, const float* w /*(out,in,3,3)*/, int64_t out, int64_t in);
 
 namespace conv3d {
-// For tests: false keeps to the paths that a processor without AMX takes. Weights packed before are void.
-void allow_amx(bool allow);
-bool amx();
 // Cells of a piece: results are computed in bands of whole rows or parts of a row.
 struct Bands {
-  int64_t rows, columns;        // of a piece
-  int64_t down, across;         // pieces
+  int64_t rows, columns;  // of a piece
+  int64_t down, across;   // pieces
 };
 Bands bands(int64_t rows, int64_t columns);
 }  // namespace conv3d

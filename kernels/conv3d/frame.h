@@ -8,7 +8,7 @@
 
 namespace megaslide {
 
-inline constexpr int64_t kConvPanel = 16;      // output channels that packed weights come in
+inline constexpr int64_t kConvPanel = 16;        // output channels that packed weights come in
 inline constexpr int64_t kFrameSlackCells = 40;  // readable behind the last row: tiles of 16 cells end there
 
 struct FrameLayout {

@@ -18,10 +18,10 @@ struct Piece {
   int64_t row;                      // elements from one input row to the next
   int64_t result_row, result_cell;  // elements from one result's inputs to the next: below, beside
   int64_t run;                      // elements of one row of taps: contiguous
-  const void* packed;               // [kt·kh][panels][run][16]; AMX: [kt·kh][panels][run/32][16][16][2]
+  const void* packed;               // fp32 [kt·kh][panels][run][16]; bf16 [kt·kh][panels][run/2][16][2]
   int64_t panels;
-  float* sums;                      // [block][rows][pitch cells][kBlock]
-  int64_t pitch;                    // columns rounded up to whole tiles
+  float* sums;    // [block][rows][pitch cells][kBlock]
+  int64_t pitch;  // columns rounded up to whole tiles
 
   int64_t block_elements() const { return rows * pitch * kBlock; }
 };
@@ -31,9 +31,8 @@ inline int64_t sums_elements(const Bands& b, int64_t panels) {
   return (panels + 1) / 2 * b.rows * pitch * kBlock;
 }
 
-// True where the processor and the system offer AMX with bf16.
-bool amx_available();
-// Fills p.sums.
+// Fill p.sums, on AMX tiles or with AVX512-BF16.
 void amx_piece(const Piece<bf16>& p);
+void dot_piece(const Piece<bf16>& p);
 
 }  // namespace megaslide::conv3d

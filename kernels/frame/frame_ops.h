@@ -20,8 +20,8 @@ using FrameFromPlanes = void(Stream&, void* frame, FrameLayout layout, const flo
                              const float* scale, const float* shift);
 using FrameToPlanes = void(Stream&, float* planes, const void* frame, FrameLayout layout, FramePlanes p);
 
-// Softmax(q·kᵀ/√C)·v over all cells of a frame, one head. qkv: fp32, border 0, channels q, k, v (C each); out: border 0.
-// fp32 inside.
+// Softmax(q·kᵀ/√C)·v over all cells of a frame, one head. qkv: fp32, border 0, channels q, k, v (C each); out: border
+// 0. fp32 inside.
 using FrameAttention = void(Stream&, void* out, FrameLayout layout, const float* qkv, FrameLayout qkv_layout);
 
 // One input frame's share of the mean of C.7's AvgDown3D: of the group of channels, time steps and cells that an output
@@ -49,7 +49,8 @@ inline Cost frame_to_planes_cost(float*, const void*, FrameLayout l, FramePlanes
 }
 inline Cost frame_attention_cost(void*, FrameLayout l, const float*, FrameLayout q) {
   const auto n = static_cast<double>(l.height * l.width);
-  return {KernelClass::kAttention, 4 * n * n * static_cast<double>(l.channels), static_cast<double>(l.bytes() + q.bytes())};
+  return {KernelClass::kAttention, 4 * n * n * static_cast<double>(l.channels),
+          static_cast<double>(l.bytes() + q.bytes())};
 }
 inline Cost frame_average_cost(void*, FrameLayout o, const void*, FrameLayout i, int64_t, int64_t, int64_t, bool) {
   return frame_pass_cost(static_cast<double>(o.bytes() + i.bytes()));

@@ -18,7 +18,8 @@ HostTensor cut(const HostTensor& t, int64_t y, int64_t x, int64_t h, int64_t w) 
   HostTensor out(DType::kF32, {t.shape()[0], t.shape()[1], h, w});
   for (int64_t p = 0; p < planes(t); ++p)
     for (int64_t r = 0; r < h; ++r)
-      std::memcpy(out.f32() + (p * h + r) * w, t.f32() + (p * rows(t) + y + r) * columns(t) + x, static_cast<size_t>(w) * sizeof(float));
+      std::memcpy(out.f32() + (p * h + r) * w, t.f32() + (p * rows(t) + y + r) * columns(t) + x,
+                  static_cast<size_t>(w) * sizeof(float));
   return out;
 }
 
@@ -49,10 +50,12 @@ void blend_right(const HostTensor& left, HostTensor& tile, int64_t blend) {
 }
 
 void place(const HostTensor& tile, HostTensor& out, int64_t y, int64_t x, int64_t stride) {
-  const int64_t h = std::min({stride, rows(tile), rows(out) - y}), w = std::min({stride, columns(tile), columns(out) - x});
+  const int64_t h = std::min({stride, rows(tile), rows(out) - y}),
+                w = std::min({stride, columns(tile), columns(out) - x});
   for (int64_t p = 0; p < planes(tile); ++p)
     for (int64_t r = 0; r < h; ++r)
-      std::memcpy(out.f32() + (p * rows(out) + y + r) * columns(out) + x, tile.f32() + (p * rows(tile) + r) * columns(tile),
+      std::memcpy(out.f32() + (p * rows(out) + y + r) * columns(out) + x,
+                  tile.f32() + (p * rows(tile) + r) * columns(tile),
                   static_cast<size_t>(std::max<int64_t>(w, 0)) * sizeof(float));
 }
 

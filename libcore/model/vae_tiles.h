@@ -17,14 +17,15 @@ struct VaeTiling {
 
 // In the units of what goes in and what comes out.
 struct TileGrid {
-  int64_t height, width;         // in
-  int64_t tile, stride;          // in
+  int64_t height, width;  // in
+  int64_t tile, stride;   // in
   int64_t out_height, out_width;
-  int64_t out_stride, blend;     // out
+  int64_t out_stride, blend;  // out
 };
 
 // `make(y, x, h, w)` returns tile [C, T, rows, columns] of the input region. Returns [C, T, out_height, out_width].
 // Holds one tile and the seams of one row of tiles besides.
-HostTensor blend_tiles(const TileGrid& grid, const std::function<HostTensor(int64_t y, int64_t x, int64_t h, int64_t w)>& make);
+HostTensor blend_tiles(const TileGrid& grid,
+                       const std::function<HostTensor(int64_t y, int64_t x, int64_t h, int64_t w)>& make);
 
 }  // namespace megaslide

@@ -17,8 +17,9 @@ void check_finite(const TensorView& v, const char* what) {
   for (int64_t i = 0; i < n; ++i) {
     if (std::isfinite(p[i])) continue;
     const int64_t plane = v.shape[2] * v.shape[3];
-    throw usage_error(fmt::format("{} {} in channel {}, frame {}, row {}, column {}", what, std::isnan(p[i]) ? "is not a number" : "is infinite",
-                                  i / (plane * v.shape[1]), i / plane % v.shape[1], i / v.shape[3] % v.shape[2], i % v.shape[3]),
+    throw usage_error(fmt::format("{} {} in channel {}, frame {}, row {}, column {}", what,
+                                  std::isnan(p[i]) ? "is not a number" : "is infinite", i / (plane * v.shape[1]),
+                                  i / plane % v.shape[1], i / v.shape[3] % v.shape[2], i % v.shape[3]),
                       "look for where the values come from: a damaged cache, or training that has diverged");
   }
 }
@@ -49,7 +50,8 @@ WanVae::WanVae(const std::string& folder, std::string identity, const WanVaeOpti
       source_(SafetensorsSource::open(folder)) {
   check_wan_vae_tensors(source_, config_);
   const VaeTiling& t = options_.tiling;
-  if (t.enabled && (t.stride < spatial_stride() || t.tile < t.stride || t.tile % spatial_stride() != 0 || t.stride % spatial_stride() != 0))
+  if (t.enabled && (t.stride < spatial_stride() || t.tile < t.stride || t.tile % spatial_stride() != 0 ||
+                    t.stride % spatial_stride() != 0))
     throw usage_error(fmt::format("tiles of {} pixels every {} pixels do not fit the autoencoder", t.tile, t.stride),
                       fmt::format("use multiples of {}, the tile no smaller than its stride", spatial_stride()));
   encoder_.steps = wan_vae_steps(config_, WanVaeSide::kEncoder);
@@ -64,7 +66,8 @@ const WanVae::Side& WanVae::loaded(Stream& stream, WanVaeSide which) const {
   return side;
 }
 
-HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g, const WanVaeObserver* observer) const {
+HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g,
+                       const WanVaeObserver* observer) const {
   PoolStream stream(pool);
   const Side& side = loaded(stream, which);
   WanVaeNetwork network(side.steps, side.weights, g.height, g.width, dtype(which), observer);
@@ -78,13 +81,14 @@ HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in,
   const auto sink = [&](const void* frame, const FrameLayout& l) {
     if (out.empty()) out = HostTensor(DType::kF32, {l.channels, out_frames, l.height, l.width});
     const int64_t size = l.height * l.width;
-    frame_to_planes(stream, out.f32() + done * size, frame, l, {.plane = out_frames * size, .width = l.width, .count = l.channels});
+    frame_to_planes(stream, out.f32() + done * size, frame, l,
+                    {.plane = out_frames * size, .width = l.width, .count = l.channels});
     ++done;
   };
   for (int64_t t = 0; t < frames; ++t) {
     const float* from = floats(in) + t * plane + (g.y * in.shape[3] + g.x) * patch;
-    frame_from_planes(stream, network.input(), network.input_layout(), from, planes, encodes ? nullptr : config_.latents_std.data(),
-                      encodes ? nullptr : config_.latents_mean.data());
+    frame_from_planes(stream, network.input(), network.input_layout(), from, planes,
+                      encodes ? nullptr : config_.latents_std.data(), encodes ? nullptr : config_.latents_mean.data());
     network.push(stream, sink);
   }
   MS_CHECK(done == out_frames, "{} of {} frames", done, out_frames);
@@ -115,13 +119,17 @@ HostTensor WanVae::run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView
     g.out_stride = t.stride / patch;
     g.blend = t.tile / patch - g.out_stride;
   }
-  if (!t.enabled || (g.height <= g.tile && g.width <= g.tile)) return run(pool, side, in, {0, 0, g.height, g.width}, nullptr);
-  return blend_tiles(g, [&](int64_t y, int64_t x, int64_t h, int64_t w) { return run(pool, side, in, {y, x, h, w}, nullptr); });
+  if (!t.enabled || (g.height <= g.tile && g.width <= g.tile))
+    return run(pool, side, in, {0, 0, g.height, g.width}, nullptr);
+  return blend_tiles(g, [&](int64_t y, int64_t x, int64_t h, int64_t w) {
+    return run(pool, side, in, {y, x, h, w}, nullptr);
+  });
 }
 
 HostTensor WanVae::run_encoder(ThreadPool& pool, const TensorView& video, const WanVaeObserver* observer) const {
   check_video_shape(*this, video);
-  return run(pool, WanVaeSide::kEncoder, video, {0, 0, video.shape[2] / config_.patch, video.shape[3] / config_.patch}, observer);
+  return run(pool, WanVaeSide::kEncoder, video, {0, 0, video.shape[2] / config_.patch, video.shape[3] / config_.patch},
+             observer);
 }
 
 HostTensor WanVae::run_decoder(ThreadPool& pool, const TensorView& latent, const WanVaeObserver* observer) const {
@@ -140,8 +148,10 @@ VideoCodec::Encoded WanVae::encode_moments(ThreadPool& pool, const TensorView& v
   std::memcpy(out.logvar.f32(), moments.f32() + out.mean.elements(), static_cast<size_t>(out.mean.bytes()));
   const int64_t plane = s[1] * s[2] * s[3];
   for (int64_t c = 0; c < config_.z_dim; ++c) {
-    const float mean = config_.latents_mean[static_cast<size_t>(c)], deviation = config_.latents_std[static_cast<size_t>(c)];
-    for (int64_t i = c * plane; i < (c + 1) * plane; ++i) out.normalised.f32()[i] = (out.mean.f32()[i] - mean) / deviation;
+    const float mean = config_.latents_mean[static_cast<size_t>(c)],
+                deviation = config_.latents_std[static_cast<size_t>(c)];
+    for (int64_t i = c * plane; i < (c + 1) * plane; ++i)
+      out.normalised.f32()[i] = (out.mean.f32()[i] - mean) / deviation;
   }
   return out;
 }
@@ -157,8 +167,10 @@ int64_t WanVae::working_bytes(int64_t frames, int64_t height, int64_t width) con
   const VaeTiling& t = options_.tiling;
   const auto bounded = [&](int64_t n, int64_t tile) { return t.enabled ? std::min(n, tile) : n; };
   const int64_t s = spatial_stride(), p = config_.patch;
-  return std::max(WanVaeNetwork::working_bytes(encoder_.steps, bounded(height / p, t.tile), bounded(width / p, t.tile), options_.encode_dtype),
-                  WanVaeNetwork::working_bytes(decoder_.steps, bounded(height / s, t.tile / s), bounded(width / s, t.tile / s), options_.decode_dtype));
+  return std::max(WanVaeNetwork::working_bytes(encoder_.steps, bounded(height / p, t.tile), bounded(width / p, t.tile),
+                                               options_.encode_dtype),
+                  WanVaeNetwork::working_bytes(decoder_.steps, bounded(height / s, t.tile / s),
+                                               bounded(width / s, t.tile / s), options_.decode_dtype));
 }
 
 }  // namespace megaslide

@@ -36,8 +36,8 @@ class WanVae final : public VideoCodec {
   HostTensor decode(ThreadPool& pool, const TensorView& latent) const override;
   int64_t working_bytes(int64_t frames, int64_t height, int64_t width) const override;
 
-  // What the last convolution gives for one clip, [C, T, h, w]: mean and log-variance, [2z, ...], or pixels before patches
-  // are laid out, [3p², ...]. Never tiled. `observer` sees every stage's frames.
+  // What the last convolution gives for one clip, [C, T, h, w]: mean and log-variance, [2z, ...], or pixels before
+  // patches are laid out, [3p², ...]. Never tiled. `observer` sees every stage's frames.
   HostTensor run_encoder(ThreadPool& pool, const TensorView& video, const WanVaeObserver* observer = nullptr) const;
   HostTensor run_decoder(ThreadPool& pool, const TensorView& latent, const WanVaeObserver* observer = nullptr) const;
 
@@ -51,9 +51,12 @@ class WanVae final : public VideoCodec {
     int64_t y, x, height, width;  // cells of the network's input
   };
   const Side& loaded(Stream& stream, WanVaeSide side) const;
-  HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region, const WanVaeObserver* observer) const;
+  HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region,
+                 const WanVaeObserver* observer) const;
   HostTensor run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView& in) const;
-  DType dtype(WanVaeSide side) const { return side == WanVaeSide::kEncoder ? options_.encode_dtype : options_.decode_dtype; }
+  DType dtype(WanVaeSide side) const {
+    return side == WanVaeSide::kEncoder ? options_.encode_dtype : options_.decode_dtype;
+  }
 
   std::string folder_, identity_;
   WanVaeConfig config_;

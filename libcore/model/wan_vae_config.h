@@ -1,10 +1,9 @@
 // The config.json of a Wan video autoencoder in diffusers' form (AutoencoderKLWan; spec wan.md C.1, C.7).
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 namespace megaslide {
 

@@ -87,7 +87,8 @@ class Step {
     if (run.observer && !stage.empty()) {
       const Inlet i = next->inlet();
       HostTensor frame(DType::kF32, {i.layout.channels, i.layout.height, i.layout.width});
-      frame_to_planes(run.stream, frame.f32(), i.raw, i.layout, {.plane = i.layout.height * i.layout.width, .width = i.layout.width, .count = i.layout.channels});
+      frame_to_planes(run.stream, frame.f32(), i.raw, i.layout,
+                      {.plane = i.layout.height * i.layout.width, .width = i.layout.width, .count = i.layout.channels});
       (*run.observer)(stage, frame);
     }
     next->push(run);
@@ -108,13 +109,15 @@ FrameConv convolution(const PackedConv& c, const FrameLayout& in, FrameFinish fi
   return call;
 }
 
-void run_convolution(Run& run, const PackedConv& c, const FrameLayout& in, const void* frame, const FrameFinish& finish) {
+void run_convolution(Run& run, const PackedConv& c, const FrameLayout& in, const void* frame,
+                     const FrameFinish& finish) {
   FrameConv call = convolution(c, in, finish);
   call.frames[0] = frame;
   frame_conv(run.stream, call);
 }
 
-void run_causal(Run& run, const PackedConv& c, const FrameLayout& in, const Ring& ring, const FrameFinish& finish, int64_t first = 0) {
+void run_causal(Run& run, const PackedConv& c, const FrameLayout& in, const Ring& ring, const FrameFinish& finish,
+                int64_t first = 0) {
   FrameConv call = convolution(c, in, finish);
   for (int64_t i = 0; i < 3; ++i) call.frames[i] = ring.at(2 - i, first);
   frame_conv(run.stream, call);
@@ -186,7 +189,9 @@ class ResidualStep final : public Step {
     if (s.in != s.out) shortcut_ = m.take(out_);
     if (s.from >= 0) stage_shortcut_.reserve(m, s, from ? *from : *this, out_);
   }
-  Inlet inlet() const override { return {.layout = in_, .raw = x_, .normed = first_.next(), .gamma = w_->gamma1.f32()}; }
+  Inlet inlet() const override {
+    return {.layout = in_, .raw = x_, .normed = first_.next(), .gamma = w_->gamma1.f32()};
+  }
   void push(Run& run) override {
     first_.advance();
     FrameFinish middle;
@@ -219,7 +224,8 @@ class ResidualStep final : public Step {
 
 class AttentionStep final : public Step {
  public:
-  AttentionStep(FrameMemory& m, const FrameLayout& in, const WanVaeStepWeights* w) : in_(in), qkv_(in), out_(in), w_(w) {
+  AttentionStep(FrameMemory& m, const FrameLayout& in, const WanVaeStepWeights* w)
+      : in_(in), qkv_(in), out_(in), w_(w) {
     qkv_.border = out_.border = 0;
     qkv_.channels = 3 * in.channels;
     qkv_.dtype = DType::kF32;
@@ -228,7 +234,9 @@ class AttentionStep final : public Step {
     q_ = m.take(qkv_);
     result_ = m.take(out_);
   }
-  Inlet inlet() const override { return {.layout = in_, .raw = x_, .normed = normed_, .gamma = w_->gamma1.f32(), .silu = false}; }
+  Inlet inlet() const override {
+    return {.layout = in_, .raw = x_, .normed = normed_, .gamma = w_->gamma1.f32(), .silu = false};
+  }
   void push(Run& run) override {
     run_convolution(run, w_->convolutions[0], in_, normed_, finish_into(qkv_, q_));
     frame_attention(run.stream, result_, out_, static_cast<const float*>(q_), qkv_);
@@ -355,7 +363,9 @@ class HeadStep final : public Step {
     frames_.reserve(m, in_, 3);
     if (observed) raw_ = m.take(in_);
   }
-  Inlet inlet() const override { return {.layout = in_, .raw = raw_, .normed = frames_.next(), .gamma = w_->gamma1.f32()}; }
+  Inlet inlet() const override {
+    return {.layout = in_, .raw = raw_, .normed = frames_.next(), .gamma = w_->gamma1.f32()};
+  }
   void push(Run& run) override {
     frames_.advance();
     run_causal(run, w_->convolutions[0], in_, frames_, to_next());
@@ -384,21 +394,35 @@ class SinkStep final : public Step {
 };
 
 // All steps, last to sink; `weights` may be nullptr where only memory is counted.
-std::vector<std::unique_ptr<Step>> build(FrameMemory& m, const std::vector<WanVaeStep>& plan, const std::vector<WanVaeStepWeights>* weights,
-                                         FrameLayout layout, bool observed) {
+std::vector<std::unique_ptr<Step>> build(FrameMemory& m, const std::vector<WanVaeStep>& plan,
+                                         const std::vector<WanVaeStepWeights>* weights, FrameLayout layout,
+                                         bool observed) {
   std::vector<std::unique_ptr<Step>> steps;
   for (size_t i = 0; i < plan.size(); ++i) {
     const WanVaeStep& s = plan[i];
     const WanVaeStepWeights* w = weights ? &(*weights)[i] : nullptr;
-    const Step* from = s.from >= 0 && static_cast<size_t>(s.from) < i ? steps[static_cast<size_t>(s.from)].get() : nullptr;
+    const Step* from =
+        s.from >= 0 && static_cast<size_t>(s.from) < i ? steps[static_cast<size_t>(s.from)].get() : nullptr;
     layout.channels = s.in;
     switch (s.kind) {
-      case Kind::kConv: steps.push_back(std::make_unique<ConvStep>(m, layout, s, w)); break;
-      case Kind::kResidual: steps.push_back(std::make_unique<ResidualStep>(m, layout, s, w, from)); break;
-      case Kind::kAttention: steps.push_back(std::make_unique<AttentionStep>(m, layout, w)); break;
-      case Kind::kDown: steps.push_back(std::make_unique<DownStep>(m, layout, s, w, from)); break;
-      case Kind::kUp: steps.push_back(std::make_unique<UpStep>(m, layout, s, w, from)); break;
-      case Kind::kHead: steps.push_back(std::make_unique<HeadStep>(m, layout, w, observed)); break;
+      case Kind::kConv:
+        steps.push_back(std::make_unique<ConvStep>(m, layout, s, w));
+        break;
+      case Kind::kResidual:
+        steps.push_back(std::make_unique<ResidualStep>(m, layout, s, w, from));
+        break;
+      case Kind::kAttention:
+        steps.push_back(std::make_unique<AttentionStep>(m, layout, w));
+        break;
+      case Kind::kDown:
+        steps.push_back(std::make_unique<DownStep>(m, layout, s, w, from));
+        break;
+      case Kind::kUp:
+        steps.push_back(std::make_unique<UpStep>(m, layout, s, w, from));
+        break;
+      case Kind::kHead:
+        steps.push_back(std::make_unique<HeadStep>(m, layout, w, observed));
+        break;
     }
     steps.back()->stage = s.stage;
     if (s.kind == Kind::kDown) {
@@ -428,8 +452,8 @@ struct WanVaeNetwork::Impl {
   std::vector<std::unique_ptr<Step>> steps;
 };
 
-WanVaeNetwork::WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights, int64_t height,
-                             int64_t width, DType dtype, const WanVaeObserver* observer)
+WanVaeNetwork::WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights,
+                             int64_t height, int64_t width, DType dtype, const WanVaeObserver* observer)
     : impl_(std::make_unique<Impl>()) {
   MS_CHECK(steps.size() == weights.size());
   impl_->layout = first_layout(steps, height, width, dtype);

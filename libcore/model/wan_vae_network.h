@@ -1,7 +1,7 @@
 // One side of a Wan video autoencoder as a stream of frames: a frame goes in, as many as are ready come out. Every
-// convolution along time keeps its last two input frames, in place, and nothing else is kept: the working set depends on
-// the size of a frame alone. The closed form of spec wan.md C.4 holds frame by frame, so that streaming gives the bits
-// of any other order.
+// convolution along time keeps its last two input frames, in place, and nothing else is kept: the working set depends
+// on the size of a frame alone. The closed form of spec wan.md C.4 holds frame by frame, so that streaming gives the
+// bits of any other order.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,8 +18,8 @@ using WanVaeObserver = std::function<void(const std::string& stage, const HostTe
 class WanVaeNetwork {
  public:
   // `height` and `width` are those of input frames in cells. The steps and weights must outlive the network.
-  WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights, int64_t height, int64_t width,
-                DType dtype, const WanVaeObserver* observer = nullptr);
+  WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights, int64_t height,
+                int64_t width, DType dtype, const WanVaeObserver* observer = nullptr);
   ~WanVaeNetwork();
 
   // Where the next input frame is to be written; then push() takes it through. `sink` gets each output frame, F32.

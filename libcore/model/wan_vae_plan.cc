@@ -9,7 +9,11 @@ using Kind = WanVaeStep::Kind;
 void middle(std::vector<WanVaeStep>& steps, const std::string& side, int64_t width) {
   steps.push_back({.kind = Kind::kResidual, .name = side + ".mid_block.resnets.0", .in = width, .out = width});
   steps.push_back({.kind = Kind::kAttention, .name = side + ".mid_block.attentions.0", .in = width, .out = width});
-  steps.push_back({.kind = Kind::kResidual, .name = side + ".mid_block.resnets.1", .in = width, .out = width, .stage = side + ".mid_block"});
+  steps.push_back({.kind = Kind::kResidual,
+                   .name = side + ".mid_block.resnets.1",
+                   .in = width,
+                   .out = width,
+                   .stage = side + ".mid_block"});
 }
 
 std::vector<WanVaeStep> encoder(const WanVaeConfig& c) {
@@ -17,7 +21,11 @@ std::vector<WanVaeStep> encoder(const WanVaeConfig& c) {
   const size_t stages = c.dim_mult.size();
   int64_t width = c.base_dim;
   // diffusers puts a factor 1 in front of dim_mult: the first convolution gives base_dim.
-  steps.push_back({.kind = Kind::kConv, .name = "encoder.conv_in", .in = c.pixel_channels(), .out = c.base_dim, .stage = "encoder.conv_in"});
+  steps.push_back({.kind = Kind::kConv,
+                   .name = "encoder.conv_in",
+                   .in = c.pixel_channels(),
+                   .out = c.base_dim,
+                   .stage = "encoder.conv_in"});
   int flat = 0;
   for (size_t i = 0; i < stages; ++i) {
     const int64_t out = c.base_dim * c.dim_mult[i];
@@ -26,13 +34,20 @@ std::vector<WanVaeStep> encoder(const WanVaeConfig& c) {
     const int64_t stage_in = width;
     const std::string stage = fmt::format("encoder.down_blocks.{}", i);
     for (int64_t j = 0; j < c.num_res_blocks; ++j, width = out) {
-      const std::string name = c.residual ? fmt::format("{}.resnets.{}", stage, j) : fmt::format("encoder.down_blocks.{}", flat++);
-      steps.push_back({.kind = Kind::kResidual, .name = name, .in = width, .out = out, .stage = c.residual ? "" : name});
+      const std::string name =
+          c.residual ? fmt::format("{}.resnets.{}", stage, j) : fmt::format("encoder.down_blocks.{}", flat++);
+      steps.push_back(
+          {.kind = Kind::kResidual, .name = name, .in = width, .out = out, .stage = c.residual ? "" : name});
     }
     const bool temporal = down && c.temporal_downsample[i];
     if (down) {
       const std::string name = c.residual ? stage + ".downsampler" : fmt::format("encoder.down_blocks.{}", flat++);
-      steps.push_back({.kind = Kind::kDown, .name = name, .in = out, .out = out, .temporal = temporal, .stage = c.residual ? "" : name});
+      steps.push_back({.kind = Kind::kDown,
+                       .name = name,
+                       .in = out,
+                       .out = out,
+                       .temporal = temporal,
+                       .stage = c.residual ? "" : name});
     }
     if (!c.residual) continue;
     WanVaeStep& last = steps.back();
@@ -44,7 +59,8 @@ std::vector<WanVaeStep> encoder(const WanVaeConfig& c) {
   }
   middle(steps, "encoder", width);
   steps.push_back({.kind = Kind::kHead, .name = "encoder.", .in = width, .out = 2 * c.z_dim});
-  steps.push_back({.kind = Kind::kConv, .name = "quant_conv", .in = 2 * c.z_dim, .out = 2 * c.z_dim, .pointwise = true});
+  steps.push_back(
+      {.kind = Kind::kConv, .name = "quant_conv", .in = 2 * c.z_dim, .out = 2 * c.z_dim, .pointwise = true});
   return steps;
 }
 
@@ -53,7 +69,8 @@ std::vector<WanVaeStep> decoder(const WanVaeConfig& c) {
   const size_t stages = c.dim_mult.size();
   int64_t width = c.decoder_base_dim * c.dim_mult.back();
   steps.push_back({.kind = Kind::kConv, .name = "post_quant_conv", .in = c.z_dim, .out = c.z_dim, .pointwise = true});
-  steps.push_back({.kind = Kind::kConv, .name = "decoder.conv_in", .in = c.z_dim, .out = width, .stage = "decoder.conv_in"});
+  steps.push_back(
+      {.kind = Kind::kConv, .name = "decoder.conv_in", .in = c.z_dim, .out = width, .stage = "decoder.conv_in"});
   middle(steps, "decoder", width);
   for (size_t i = 0; i < stages; ++i) {
     const int64_t out = c.decoder_base_dim * c.dim_mult[stages - 1 - i];
@@ -62,11 +79,16 @@ std::vector<WanVaeStep> decoder(const WanVaeConfig& c) {
     const int64_t stage_in = width;
     const std::string stage = fmt::format("decoder.up_blocks.{}", i);
     for (int64_t j = 0; j <= c.num_res_blocks; ++j, width = out)
-      steps.push_back({.kind = Kind::kResidual, .name = fmt::format("{}.resnets.{}", stage, j), .in = width, .out = out});
+      steps.push_back(
+          {.kind = Kind::kResidual, .name = fmt::format("{}.resnets.{}", stage, j), .in = width, .out = out});
     const bool temporal = up && c.temporal_downsample[stages - 2 - i];
     if (up) {
       const int64_t narrow = c.residual ? out : out / 2;
-      steps.push_back({.kind = Kind::kUp, .name = stage + (c.residual ? ".upsampler" : ".upsamplers.0"), .in = out, .out = narrow, .temporal = temporal});
+      steps.push_back({.kind = Kind::kUp,
+                       .name = stage + (c.residual ? ".upsampler" : ".upsamplers.0"),
+                       .in = out,
+                       .out = narrow,
+                       .temporal = temporal});
       width = narrow;
     }
     WanVaeStep& last = steps.back();

@@ -13,7 +13,8 @@ bool is_float(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DTy
 
 class Loader {
  public:
-  Loader(Stream& stream, const SafetensorsSource& source, DType dtype) : stream_(stream), source_(source), dtype_(dtype) {}
+  Loader(Stream& stream, const SafetensorsSource& source, DType dtype)
+      : stream_(stream), source_(source), dtype_(dtype) {}
 
   HostTensor vector(const std::string& name, int64_t first = 0, int64_t count = -1) {
     const TensorView v = source_.view(name);
@@ -81,7 +82,8 @@ WanVaeStepWeights load_step(Loader& loader, const WanVaeStep& s) {
       w.convolutions.push_back(loader.convolution(s.name + ".proj", point));
       break;
     case Kind::kDown:
-      w.convolutions.push_back(loader.convolution(s.name + ".resample.1", {.in = s.in, .out = s.out, .kt = 1, .kh = 3, .kw = 3}));
+      w.convolutions.push_back(
+          loader.convolution(s.name + ".resample.1", {.in = s.in, .out = s.out, .kt = 1, .kh = 3, .kw = 3}));
       if (s.temporal) w.convolutions.push_back(loader.convolution(s.name + ".time_conv", time));
       break;
     case Kind::kUp:
@@ -119,17 +121,22 @@ void check_wan_vae_tensors(const SafetensorsSource& source, const WanVaeConfig& 
       continue;
     }
     const TensorInfo& info = i->second.info;
-    if (info.shape != shape) findings.push_back(fmt::format("{}: {}, the config says {}", name, to_string(info.shape), to_string(shape)));
-    if (!is_float(info.dtype)) findings.push_back(fmt::format("{}: {}, not F32, F16 or BF16", name, dtype_name(info.dtype)));
+    if (info.shape != shape)
+      findings.push_back(fmt::format("{}: {}, the config says {}", name, to_string(info.shape), to_string(shape)));
+    if (!is_float(info.dtype))
+      findings.push_back(fmt::format("{}: {}, not F32, F16 or BF16", name, dtype_name(info.dtype)));
   }
   for (const auto& [name, entry] : source.tensors())
     if (!wanted.contains(name)) findings.push_back(fmt::format("{}: not part of this autoencoder", name));
   if (findings.empty()) return;
-  throw usage_error(fmt::format("{} of {} tensors do not fit the autoencoder's config.json:{}", findings.size(), wanted.size(), list(findings)),
-                    "import the checkpoint again with shard-weights, or take the config.json that came with the weights");
+  throw usage_error(
+      fmt::format("{} of {} tensors do not fit the autoencoder's config.json:{}", findings.size(), wanted.size(),
+                  list(findings)),
+      "import the checkpoint again with shard-weights, or take the config.json that came with the weights");
 }
 
-std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, const SafetensorsSource& source, const std::vector<WanVaeStep>& steps, DType dtype) {
+std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, const SafetensorsSource& source,
+                                                 const std::vector<WanVaeStep>& steps, DType dtype) {
   Loader loader(stream, source, dtype);
   std::vector<WanVaeStepWeights> weights;
   for (const WanVaeStep& s : steps) weights.push_back(load_step(loader, s));

@@ -25,6 +25,7 @@ struct WanVaeStepWeights {
 void check_wan_vae_tensors(const SafetensorsSource& source, const WanVaeConfig& config);
 
 // One side's weights, in the order of `steps`. The pages of the file are dropped again.
-std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, const SafetensorsSource& source, const std::vector<WanVaeStep>& steps, DType dtype);
+std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, const SafetensorsSource& source,
+                                                 const std::vector<WanVaeStep>& steps, DType dtype);
 
 }  // namespace megaslide

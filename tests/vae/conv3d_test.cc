@@ -1,9 +1,11 @@
 // The convolution of frames against its plain twin, on every path of this machine.
+#include "kernels/conv3d/conv3d.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "kernels/conv3d/conv3d.h"
+#include "kernels/tile/unit.h"
 #include "tests/support/elementwise.h"
 #include "tests/vae/vae_files.h"
 
@@ -26,7 +28,9 @@ struct Frame {
     else
       memory.f32()[i] = v;
   }
-  float get(int64_t i) const { return layout.dtype == DType::kBF16 ? to_float(reinterpret_cast<const bf16*>(memory.data())[i]) : memory.f32()[i]; }
+  float get(int64_t i) const {
+    return layout.dtype == DType::kBF16 ? to_float(reinterpret_cast<const bf16*>(memory.data())[i]) : memory.f32()[i];
+  }
   std::vector<float> values() const {
     std::vector<float> v;
     for (int64_t y = 0; y < layout.height; ++y)
@@ -34,7 +38,9 @@ struct Frame {
         for (int64_t c = 0; c < layout.channels; ++c) v.push_back(get(layout.cell(y, x) + c));
     return v;
   }
-  bool same(const Frame& o) const { return std::memcmp(memory.data(), o.memory.data(), static_cast<size_t>(memory.bytes())) == 0; }
+  bool same(const Frame& o) const {
+    return std::memcmp(memory.data(), o.memory.data(), static_cast<size_t>(memory.bytes())) == 0;
+  }
   // Everything outside the cells, and channels beyond the layout's, is zero.
   bool clean() const {
     Frame inside(layout);
@@ -52,7 +58,7 @@ struct Case {
   ConvShape shape;
   int64_t rows, columns;  // of the input
   int64_t stride = 1;
-  int64_t step = 1;       // of the output
+  int64_t step = 1;  // of the output
   bool residual = true, norm = true, silu = true;
 };
 
@@ -123,7 +129,8 @@ const std::vector<Case> kCases = {
 };
 
 void check(const Case& c, DType dtype) {
-  SCOPED_TRACE(fmt::format("{}->{} {}x{}x{} {}", c.shape.in, c.shape.out, c.shape.kt, c.shape.kh, c.shape.kw, dtype_name(dtype)));
+  SCOPED_TRACE(fmt::format("{}->{} {}x{}x{} {}", c.shape.in, c.shape.out, c.shape.kt, c.shape.kh, c.shape.kw,
+                           dtype_name(dtype)));
   const ConvSetup s(c, dtype);
   InlineStream stream(2);
   Frame raw(s.out), normed(s.out), want_raw(s.out), want_normed(s.out);
@@ -153,12 +160,17 @@ TEST(FrameConv, EqualsItsPlainTwinInBf16) {
   for (const Case& c : kCases) check(c, DType::kBF16);
 }
 
-TEST(FrameConv, EqualsItsPlainTwinInBf16WithoutMatrixUnits) {
-  conv3d::allow_amx(false);
+// The code of lesser processors.
+TEST(FrameConv, EqualsItsPlainTwinInBf16OnOtherUnits) {
+  if (tile_unit() >= TileUnit::kAvx512) {
+    limit_tile_unit(TileUnit::kAvx512);
+    for (const Case& c : kCases) check(c, DType::kBF16);
+  }
+  limit_tile_unit(TileUnit::kNone);
   for_each_target([] {
     for (const Case& c : kCases) check(c, DType::kBF16);
   });
-  conv3d::allow_amx(true);
+  limit_tile_unit(TileUnit::kAmx);
 }
 
 TEST(FrameConv, ThreadsDoNotChangeABit) {
@@ -193,11 +205,12 @@ TEST(FrameConv, AbsentFramesAreZeros) {
   }
 }
 
-// The same cells somewhere else in a frame of another size give the same bits: this is what makes a stream, a clip and a
-// crop agree.
+// The same cells somewhere else in a frame of another size give the same bits: this is what makes a stream, a clip and
+// a crop agree.
 TEST(FrameConv, PlacesDoNotChangeABit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Case large{.shape = {40, 72, 3, 3, 3}, .rows = 23, .columns = 61, .residual = false}, small{.shape = large.shape, .rows = 9, .columns = 17, .residual = false};
+    const Case large{.shape = {40, 72, 3, 3, 3}, .rows = 23, .columns = 61, .residual = false},
+        small{.shape = large.shape, .rows = 9, .columns = 17, .residual = false};
     const ConvSetup s(large, dtype);
     ConvSetup part(small, dtype);
     constexpr int64_t kY = 5, kX = 13;
@@ -252,7 +265,8 @@ TEST(FrameConv, FoldedPhasesAreUpsamplingAndConvolution) {
   ConvSetup large(c, DType::kF32);
   for (int64_t y = 0; y < 10; ++y)
     for (int64_t x = 0; x < 14; ++x)
-      for (int64_t k = 0; k < 24; ++k) large.frames[0].set(large.in.cell(y, x) + k, small.get(low.cell(y / 2, x / 2) + k));
+      for (int64_t k = 0; k < 24; ++k)
+        large.frames[0].set(large.in.cell(y, x) + k, small.get(low.cell(y / 2, x / 2) + k));
   Frame want(s.out), want_normed(s.out), got(s.out), got_normed(s.out);
   reference::frame_conv(large.call(&want, &want_normed), large.weights.data());
 
@@ -314,7 +328,8 @@ TEST(FrameFinish, IsTheFinishOfAConvolutionByOne) {
 }
 
 TEST(Bands, CoverEveryCellOnce) {
-  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 3}, {16, 16}, {60, 104}, {480, 832}, {1, 5000}, {5000, 1}, {7, 257}}) {
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {2, 3}, {16, 16}, {60, 104}, {480, 832}, {1, 5000}, {5000, 1}, {7, 257}}) {
     const conv3d::Bands b = conv3d::bands(rows, columns);
     EXPECT_GE(b.rows * b.down, rows);
     EXPECT_LT(b.rows * (b.down - 1), rows);

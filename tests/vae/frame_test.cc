@@ -8,17 +8,21 @@ namespace megaslide {
 namespace {
 using namespace testing_support;
 
-FrameLayout layout(int64_t h, int64_t w, int64_t c, DType dtype = DType::kF32, int64_t border = 1) { return {h, w, c, dtype, border}; }
+FrameLayout layout(int64_t h, int64_t w, int64_t c, DType dtype = DType::kF32, int64_t border = 1) {
+  return {h, w, c, dtype, border};
+}
 
 // Frames from and to [C, H, W].
 HostTensor frame_of(Stream& stream, const HostTensor& planes, const FrameLayout& l) {
   HostTensor frame(l.dtype, {l.elements()});
-  frame_from_planes(stream, frame.data(), l, planes.f32(), {.plane = l.height * l.width, .width = l.width, .count = l.channels}, nullptr, nullptr);
+  frame_from_planes(stream, frame.data(), l, planes.f32(),
+                    {.plane = l.height * l.width, .width = l.width, .count = l.channels}, nullptr, nullptr);
   return frame;
 }
 HostTensor planes_of(Stream& stream, const HostTensor& frame, const FrameLayout& l) {
   HostTensor planes(DType::kF32, {l.channels, l.height, l.width});
-  frame_to_planes(stream, planes.f32(), frame.data(), l, {.plane = l.height * l.width, .width = l.width, .count = l.channels});
+  frame_to_planes(stream, planes.f32(), frame.data(), l,
+                  {.plane = l.height * l.width, .width = l.width, .count = l.channels});
   return planes;
 }
 
@@ -36,11 +40,13 @@ TEST(FramePlanes, PatchesHaveTheHeightFastest) {
   const FrameLayout l = layout(2, 3, 12);
   HostTensor frame(DType::kF32, {l.elements()});
   const float scale[3] = {1, 2, 3}, shift[3] = {0, 0.5f, -1};
-  frame_from_planes(stream, frame.data(), l, video.f32(), {.plane = 24, .width = 6, .patch = 2, .count = 12}, scale, shift);
+  frame_from_planes(stream, frame.data(), l, video.f32(), {.plane = 24, .width = 6, .patch = 2, .count = 12}, scale,
+                    shift);
   for (int64_t c = 0; c < 3; ++c)
     for (int64_t y = 0; y < 4; ++y)
       for (int64_t x = 0; x < 6; ++x)
-        EXPECT_EQ(frame.f32()[l.cell(y / 2, x / 2) + (c * 2 + x % 2) * 2 + y % 2], video.f32()[(c * 4 + y) * 6 + x] * scale[c] + shift[c]);
+        EXPECT_EQ(frame.f32()[l.cell(y / 2, x / 2) + (c * 2 + x % 2) * 2 + y % 2],
+                  video.f32()[(c * 4 + y) * 6 + x] * scale[c] + shift[c]);
 }
 
 TEST(FrameAttention, EqualsItsFormula) {
@@ -78,7 +84,8 @@ TEST(FrameAttention, EqualsItsFormula) {
 // AvgDown3D over a whole clip, literally: zeros in front, channels c·(ft·fs²) + (a·fs + b)·fs + d in groups, means.
 TEST(FrameAverage, EqualsTheShortcutOfTheEncoder) {
   InlineStream stream(2);
-  for (const auto& [in, out, ft, fs] : std::vector<std::array<int64_t, 4>>{{8, 8, 1, 2}, {4, 8, 2, 2}, {16, 16, 1, 1}, {8, 4, 2, 2}, {6, 3, 1, 1}}) {
+  for (const auto& [in, out, ft, fs] :
+       std::vector<std::array<int64_t, 4>>{{8, 8, 1, 2}, {4, 8, 2, 2}, {16, 16, 1, 1}, {8, 4, 2, 2}, {6, 3, 1, 1}}) {
     constexpr int64_t kFrames = 5;
     const int64_t h = 2 * fs, w = 3 * fs, parts = ft * fs * fs, group = in * parts / out;
     const FrameLayout li = layout(h, w, in), lo = layout(2, 3, out);
@@ -99,7 +106,8 @@ TEST(FrameAverage, EqualsTheShortcutOfTheEncoder) {
             for (int64_t f = o * group; f < (o + 1) * group; ++f) {
               const int64_t c = f / parts, ta = f / (fs * fs) % ft, b = f / fs % fs, d = f % fs;
               const int64_t source = frame * ft + ta - (ft - 1);
-              if (source >= 0) mean += static_cast<double>(x.f32()[((source * in + c) * h + y * fs + b) * w + xx * fs + d]);
+              if (source >= 0)
+                mean += static_cast<double>(x.f32()[((source * in + c) * h + y * fs + b) * w + xx * fs + d]);
             }
             EXPECT_NEAR(got.f32()[(o * 2 + y) * 3 + xx], mean / static_cast<double>(group), 1e-6);
           }
@@ -121,7 +129,8 @@ TEST(FrameRepeat, EqualsTheShortcutOfTheDecoder) {
       for (int64_t o = 0; o < out; ++o)
         for (int64_t r = 0; r < 6; ++r)
           for (int64_t c = 0; c < 10; ++c)
-            EXPECT_EQ(got.f32()[(o * 6 + r) * 10 + c], x.f32()[((((o * ft + a) * 2 + r % 2) * 2 + c % 2) / repeats * 3 + r / 2) * 5 + c / 2]);
+            EXPECT_EQ(got.f32()[(o * 6 + r) * 10 + c],
+                      x.f32()[((((o * ft + a) * 2 + r % 2) * 2 + c % 2) / repeats * 3 + r / 2) * 5 + c / 2]);
     }
   }
 }

@@ -3,24 +3,27 @@
 
 #include <map>
 
-#include "kernels/conv3d/conv3d.h"
+#include "kernels/tile/unit.h"
 #include "tests/vae/vae_files.h"
 
 namespace megaslide {
 namespace {
 using namespace testing_support;
 
-// Sums in another order and folded upsampling kernels: as far from the fp64 run as the library's own fp32 run is, give or
-// take a factor of three (measured: 0.6 to 1.6).
+// Sums in another order and folded upsampling kernels: as far from the fp64 run as the library's own fp32 run is, give
+// or take a factor of three (measured: 0.6 to 1.6).
 constexpr double kNoiseFactor = 3;
-// One rounding to bf16 is off by 2^-9 at most, 0.0011 rms. The signal passes about 20 of them in sequence that count (two a residual
-// block, the rest of the chain), each on inputs and weights: sqrt(2·20) · 0.0011 = 0.007; a deeper network's
-// worst tensor twice that.
+// One rounding to bf16 is off by 2^-9 at most, 0.0011 rms. The signal passes about 20 of them in sequence that count
+// (two a residual block, the rest of the chain), each on inputs and weights: sqrt(2·20) · 0.0011 = 0.007; a deeper
+// network's worst tensor twice that.
 constexpr double kBf16Error = 0.015;
 
 struct Golden {
   Golden(const std::string& weights_, const std::string& io_, const std::string& meta_, const std::string& stages_ = {})
-      : weights(weights_), io(SafetensorsFile::open(io_)), stages(SafetensorsFile::open(stages_.empty() ? io_ : stages_)), meta(read_json(meta_)) {}
+      : weights(weights_),
+        io(SafetensorsFile::open(io_)),
+        stages(SafetensorsFile::open(stages_.empty() ? io_ : stages_)),
+        meta(read_json(meta_)) {}
   double noise(const std::string& name) const { return meta["noise_fp32"][name]; }
   bool has(const std::string& name) const { return io.find(name) != nullptr; }
 
@@ -50,7 +53,8 @@ HostTensor denormalised(const HostTensor& z, const WanVaeConfig& c, bool invert)
   HostTensor out = z.clone();
   const int64_t plane = z.elements() / z.shape()[0];
   for (int64_t i = 0; i < z.elements(); ++i) {
-    const float mean = c.latents_mean[static_cast<size_t>(i / plane)], deviation = c.latents_std[static_cast<size_t>(i / plane)];
+    const float mean = c.latents_mean[static_cast<size_t>(i / plane)],
+                deviation = c.latents_std[static_cast<size_t>(i / plane)];
     out.f32()[i] = invert ? (z.f32()[i] - mean) / deviation : z.f32()[i] * deviation + mean;
   }
   return out;
@@ -73,7 +77,8 @@ void compare(const Golden& g, DType dtype, int threads) {
       m.near(vae.run_decoder(pool, z.view()), tag + "decoder_raw");
     }
     if (g.has(tag + "roundtrip"))
-      m.near(clamped(vae.decode(pool, denormalised(golden(g.io, tag + "mean"), vae.config(), true).view())), tag + "roundtrip");
+      m.near(clamped(vae.decode(pool, denormalised(golden(g.io, tag + "mean"), vae.config(), true).view())),
+             tag + "roundtrip");
   }
 }
 
@@ -92,7 +97,9 @@ void compare_stages(const Golden& g, DType dtype) {
   ThreadPool pool(2);
   const WanVae vae(g.weights, "test", {.decode_dtype = dtype, .encode_dtype = dtype, .tiling = {}});
   std::map<std::string, std::vector<HostTensor>> seen;
-  const WanVaeObserver observer = [&](const std::string& stage, const HostTensor& frame) { seen[stage].push_back(frame.clone()); };
+  const WanVaeObserver observer = [&](const std::string& stage, const HostTensor& frame) {
+    seen[stage].push_back(frame.clone());
+  };
   vae.run_encoder(pool, golden(g.io, "f5.video").view(), &observer);
   vae.run_decoder(pool, golden(g.io, "f5.latent_normalised").view(), &observer);
   const Measured m{g, dtype == DType::kBF16 ? kBf16Error : 0};
@@ -111,10 +118,12 @@ TEST(Golden, Vae21) { compare(small("w21"), DType::kF32, 2); }
 TEST(Golden, Vae22) { compare(small("w22"), DType::kF32, 2); }
 TEST(Golden, Vae21InBf16) { compare(small("w21"), DType::kBF16, 2); }
 TEST(Golden, Vae22InBf16) { compare(small("w22"), DType::kBF16, 2); }
-TEST(Golden, Vae21InBf16WithoutMatrixUnits) {
-  conv3d::allow_amx(false);
-  compare(small("w21"), DType::kBF16, 2);
-  conv3d::allow_amx(true);
+TEST(Golden, Vae21InBf16OnOtherUnits) {
+  for (const TileUnit unit : {TileUnit::kAvx512, TileUnit::kNone}) {
+    limit_tile_unit(unit);
+    compare(small("w21"), DType::kBF16, 2);
+  }
+  limit_tile_unit(TileUnit::kAmx);
 }
 TEST(Golden, Stages21) { compare_stages(small("w21"), DType::kF32); }
 TEST(Golden, Stages22) { compare_stages(small("w22"), DType::kF32); }

@@ -45,7 +45,8 @@ inline HostTensor clamped(HostTensor t) {
 inline HostTensor random_tensor(Shape shape, uint64_t series, double deviation = 1) {
   HostTensor t(DType::kF32, std::move(shape));
   const Random random(11, RandomPurpose::kTest);
-  for (int64_t i = 0; i < t.elements(); ++i) t.f32()[i] = static_cast<float>(deviation * random.normal(series, static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < t.elements(); ++i)
+    t.f32()[i] = static_cast<float>(deviation * random.normal(series, static_cast<uint64_t>(i)));
   return t;
 }
 
@@ -54,7 +55,8 @@ inline HostTensor first_frames(const HostTensor& t, int64_t frames) {
   const Shape& s = t.shape();
   HostTensor out(DType::kF32, {s[0], frames, s[2], s[3]});
   const int64_t plane = s[2] * s[3];
-  for (int64_t c = 0; c < s[0]; ++c) std::copy_n(t.f32() + c * s[1] * plane, frames * plane, out.f32() + c * frames * plane);
+  for (int64_t c = 0; c < s[0]; ++c)
+    std::copy_n(t.f32() + c * s[1] * plane, frames * plane, out.f32() + c * frames * plane);
   return out;
 }
 

@@ -148,8 +148,9 @@ TEST(VaeLoad, AllThatIsWrongWithTheTensorsIsListed) {
     find(t, "quant_conv.bias")->second = {DType::kI64, {32}, zeros.data()};
     t.emplace_back("encoder.time_embedding.weight", TensorView{DType::kF32, {4}, zeros.data()});
   });
-  for (const char* part : {"4 of 194", "encoder.conv_in.weight: missing", "decoder.conv_in.bias: [4, 8], the config says [32]",
-                           "quant_conv.bias: I64", "encoder.time_embedding.weight: not part"})
+  for (const char* part :
+       {"4 of 194", "encoder.conv_in.weight: missing", "decoder.conv_in.bias: [4, 8], the config says [32]",
+        "quant_conv.bias: I64", "encoder.time_embedding.weight: not part"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

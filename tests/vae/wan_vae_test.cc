@@ -11,14 +11,16 @@ namespace megaslide {
 namespace {
 using namespace testing_support;
 
-WanVae open(const std::string& kind, const WanVaeOptions& options = {}) { return WanVae(vae_data(kind), "test", options); }
+WanVae open(const std::string& kind, const WanVaeOptions& options = {}) {
+  return WanVae(vae_data(kind), "test", options);
+}
 
 bool same_bits(const HostTensor& a, const HostTensor& b) {
   return a.shape() == b.shape() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
-// Causality and streaming at once: what comes out of the first frames of a clip does not know how long the clip is. With
-// the first frame alone, nothing of a stream's state is used; so every longer run equals the one that had it all.
+// Causality and streaming at once: what comes out of the first frames of a clip does not know how long the clip is.
+// With the first frame alone, nothing of a stream's state is used; so every longer run equals the one that had it all.
 TEST(WanVae, FirstFramesDoNotDependOnLaterOnes) {
   ThreadPool pool(2);
   for (const std::string kind : {"w21", "w22"})
@@ -30,8 +32,10 @@ TEST(WanVae, FirstFramesDoNotDependOnLaterOnes) {
       const HostTensor moments = vae.run_encoder(pool, video.view()), frames = vae.run_decoder(pool, latent.view());
       EXPECT_EQ(moments.shape(), (Shape{2 * vae.channels(), 5, 2, 3}));
       for (int64_t t = 1; t <= 4; ++t) {
-        EXPECT_TRUE(same_bits(vae.run_encoder(pool, first_frames(video, 4 * t - 3).view()), first_frames(moments, t))) << kind << t;
-        EXPECT_TRUE(same_bits(vae.run_decoder(pool, first_frames(latent, t).view()), first_frames(frames, 4 * t - 3))) << kind << t;
+        EXPECT_TRUE(same_bits(vae.run_encoder(pool, first_frames(video, 4 * t - 3).view()), first_frames(moments, t)))
+            << kind << t;
+        EXPECT_TRUE(same_bits(vae.run_decoder(pool, first_frames(latent, t).view()), first_frames(frames, 4 * t - 3)))
+            << kind << t;
       }
     }
 }
@@ -41,9 +45,11 @@ TEST(WanVae, ThreadsDoNotChangeABit) {
   for (const std::string kind : {"w21", "w22"})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const WanVae vae = open(kind, {.decode_dtype = dtype, .encode_dtype = dtype, .tiling = {}});
-      const WanVae other = open(kind, {.decode_dtype = dtype, .encode_dtype = dtype, .tiling = {}});  // its weights are packed by three
+      const WanVae other =
+          open(kind, {.decode_dtype = dtype, .encode_dtype = dtype, .tiling = {}});  // its weights are packed by three
       const int64_t s = vae.spatial_stride();
-      const HostTensor video = random_tensor({3, 5, 5 * s, 3 * s}, 1, 0.5), latent = random_tensor({vae.channels(), 2, 5, 3}, 2);
+      const HostTensor video = random_tensor({3, 5, 5 * s, 3 * s}, 1, 0.5),
+                       latent = random_tensor({vae.channels(), 2, 5, 3}, 2);
       EXPECT_TRUE(same_bits(vae.run_encoder(one, video.view()), other.run_encoder(three, video.view())));
       EXPECT_TRUE(same_bits(vae.decode(one, latent.view()), other.decode(three, latent.view())));
     }
@@ -53,7 +59,8 @@ TEST(WanVae, ThreadsDoNotChangeABit) {
 TEST(WanVae, EncodesInFp32UnlessToldOtherwise) {
   ThreadPool pool(2);
   const HostTensor video = random_tensor({3, 1, 16, 16}, 1, 0.5);
-  EXPECT_TRUE(same_bits(open("w21").encode(pool, video.view()), open("w21", {.decode_dtype = DType::kBF16}).encode(pool, video.view())));
+  EXPECT_TRUE(same_bits(open("w21").encode(pool, video.view()),
+                        open("w21", {.decode_dtype = DType::kBF16}).encode(pool, video.view())));
 }
 
 TEST(WanVae, WorkingSetDoesNotGrowWithTheClip) {
@@ -63,7 +70,8 @@ TEST(WanVae, WorkingSetDoesNotGrowWithTheClip) {
     EXPECT_EQ(vae.working_bytes(81, 64, 96), vae.working_bytes(1, 64, 96));
     EXPECT_GT(vae.working_bytes(1, 480, 832), 40 * vae.working_bytes(1, 64, 64));
     EXPECT_EQ(tiled.working_bytes(81, 64, 64), vae.working_bytes(81, 64, 64));
-    EXPECT_LE(tiled.working_bytes(81, 480, 832), 4 * vae.working_bytes(81, 64, 64));  // encode tiles hold 64 cells, of 2 pixels in 2.2
+    EXPECT_LE(tiled.working_bytes(81, 480, 832),
+              4 * vae.working_bytes(81, 64, 64));  // encode tiles hold 64 cells, of 2 pixels in 2.2
   }
 }
 
@@ -72,7 +80,9 @@ struct Tiles {
   std::vector<std::vector<HostTensor>> rows;
   int64_t blend, stride;
 
-  float& at(HostTensor& t, int64_t p, int64_t y, int64_t x) const { return t.f32()[(p * t.shape()[2] + y) * t.shape()[3] + x]; }
+  float& at(HostTensor& t, int64_t p, int64_t y, int64_t x) const {
+    return t.f32()[(p * t.shape()[2] + y) * t.shape()[3] + x];
+  }
   void blend_all() {
     for (size_t i = 0; i < rows.size(); ++i)
       for (size_t j = 0; j < rows[i].size(); ++j) {
@@ -118,7 +128,8 @@ HostTensor crop(const HostTensor& t, int64_t y, int64_t x, int64_t h, int64_t w)
   w = std::min(w, s[3] - x);
   HostTensor out(DType::kF32, {s[0], s[1], h, w});
   for (int64_t p = 0; p < s[0] * s[1]; ++p)
-    for (int64_t r = 0; r < h; ++r) std::copy_n(t.f32() + (p * s[2] + y + r) * s[3] + x, w, out.f32() + (p * h + r) * w);
+    for (int64_t r = 0; r < h; ++r)
+      std::copy_n(t.f32() + (p * s[2] + y + r) * s[3] + x, w, out.f32() + (p * h + r) * w);
   return out;
 }
 
@@ -134,7 +145,8 @@ void check_tiles(const std::string& kind, int64_t patch) {
   Tiles d{{}, 16 / patch, 48 / patch};
   for (int64_t y = 0; y < h; y += 48 / s) {
     d.rows.emplace_back();
-    for (int64_t x = 0; x < w; x += 48 / s) d.rows.back().push_back(plain.run_decoder(pool, crop(latent, y, x, 64 / s, 64 / s).view()));
+    for (int64_t x = 0; x < w; x += 48 / s)
+      d.rows.back().push_back(plain.run_decoder(pool, crop(latent, y, x, 64 / s, 64 / s).view()));
   }
   d.blend_all();
   const HostTensor want = d.joined(112 / patch, 160 / patch);
@@ -159,14 +171,17 @@ void check_tiles(const std::string& kind, int64_t patch) {
   for (int64_t y = 0; y < 112; y += 48) {
     e.rows.emplace_back();
     for (int64_t x = 0; x < 160; x += 48)
-      e.rows.back().push_back(plain.run_encoder(pool, crop(video, y * patch, x * patch, 64 * patch, 64 * patch).view()));
+      e.rows.back().push_back(
+          plain.run_encoder(pool, crop(video, y * patch, x * patch, 64 * patch, 64 * patch).view()));
   }
   e.blend_all();
   const HostTensor moments = e.joined(112 / cells, 160 / cells);
   const VideoCodec::Encoded got_e = tiled.encode_moments(pool, video.view());
   ASSERT_EQ(got_e.mean.elements() * 2, moments.elements());
   EXPECT_EQ(std::memcmp(got_e.mean.data(), moments.data(), static_cast<size_t>(got_e.mean.bytes())), 0);
-  EXPECT_EQ(std::memcmp(got_e.logvar.data(), moments.data() + got_e.mean.bytes(), static_cast<size_t>(got_e.mean.bytes())), 0);
+  EXPECT_EQ(
+      std::memcmp(got_e.logvar.data(), moments.data() + got_e.mean.bytes(), static_cast<size_t>(got_e.mean.bytes())),
+      0);
 }
 
 TEST(Tiling, Vae21EqualsTheDefinition) { check_tiles("w21", 1); }
@@ -175,7 +190,9 @@ TEST(Tiling, Vae22EqualsTheDefinition) { check_tiles("w22", 2); }
 TEST(Tiling, FramesThatFitATileAreNotTiled) {
   ThreadPool pool(2);
   const HostTensor latent = random_tensor({16, 2, 8, 5}, 5);
-  EXPECT_TRUE(same_bits(open("w21", {.tiling = {.enabled = true, .tile = 64, .stride = 48}}).decode(pool, latent.view()), open("w21").decode(pool, latent.view())));
+  EXPECT_TRUE(
+      same_bits(open("w21", {.tiling = {.enabled = true, .tile = 64, .stride = 48}}).decode(pool, latent.view()),
+                open("w21").decode(pool, latent.view())));
 }
 
 TEST(WanVae, IdentityNamesKindAndWeightsWithoutReadingThem) {
@@ -184,7 +201,8 @@ TEST(WanVae, IdentityNamesKindAndWeightsWithoutReadingThem) {
   const std::string root = ::testing::TempDir() + "/vae-identity";
   std::filesystem::create_directories(root + "/vae");
   for (const char* f : {"config.json", "diffusion_pytorch_model.safetensors"})
-    std::filesystem::copy_file(vae_data("w21") + "/" + f, root + "/vae/" + f, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(vae_data("w21") + "/" + f, root + "/vae/" + f,
+                               std::filesystem::copy_options::overwrite_existing);
   parts.folder = root;
   const std::string identity = codec_identity(parts);
   EXPECT_TRUE(identity.starts_with("wan2.1-vae:")) << identity;
@@ -233,8 +251,11 @@ TEST(WanVae, RefusesWhatDoesNotFit) {
   EXPECT_NE(complaint([&] { vae.decode(pool, latent.view()); }).find("infinite in channel 1"), std::string::npos);
   HostTensor narrow(DType::kF32, {15, 1, 2, 2});
   EXPECT_THROW(vae.decode(pool, narrow.view()), Error);
-  EXPECT_NE(complaint([&] { open("w21", {.tiling = {.enabled = true, .tile = 60, .stride = 48}}); }).find("tiles of 60"), std::string::npos);
-  EXPECT_NE(complaint([&] { open("w21", {.tiling = {.enabled = true, .tile = 64, .stride = 0}}); }).find("tiles"), std::string::npos);
+  EXPECT_NE(
+      complaint([&] { open("w21", {.tiling = {.enabled = true, .tile = 60, .stride = 48}}); }).find("tiles of 60"),
+      std::string::npos);
+  EXPECT_NE(complaint([&] { open("w21", {.tiling = {.enabled = true, .tile = 64, .stride = 0}}); }).find("tiles"),
+            std::string::npos);
 }
 
 }  // namespace
