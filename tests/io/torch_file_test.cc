@@ -3,9 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
-#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -199,8 +198,9 @@ TEST_F(TorchFileTest, ZipArchivesThatClaimTooMuch) {
 
 TEST_F(TorchFileTest, CutShortAnywhere) {
   const std::string whole = read_file(kFiles + "linear.pth");
-  for (size_t n = 0; n < whole.size(); ++n) {
-    write_bytes(folder_ / "cut.pth", whole.substr(0, n));
+  write_bytes(folder_ / "cut.pth", whole);
+  for (size_t n = whole.size(); n-- > 0;) {
+    fs::resize_file(folder_ / "cut.pth", n);
     const std::string message = error_of([&] { TensorSource::open(folder_ / "cut.pth"); });
     ASSERT_NE(message, "no error") << n;
     ASSERT_NE(message.find("cut.pth"), std::string::npos) << message;
@@ -230,6 +230,47 @@ TEST_F(TorchFileTest, Mutants) {
   // The archive's checksums find nearly every change; those in the headers' dates go unnoticed.
   EXPECT_GT(refused, 300);
   EXPECT_LT(refused, 400);
+}
+
+// Memory of this process in files and pages of its own, bytes.
+int64_t resident() {
+  int64_t total = 0, pages = 0;
+  std::ifstream("/proc/self/statm") >> total >> pages;
+  return pages * 4096;
+}
+
+// Half a GiB in one tensor, a hole on the disk: far less is resident while it streams, in both formats.
+TEST_F(TorchFileTest, LargeTensorsStreamInBoundedMemory) {
+  constexpr int64_t kBytes = int64_t{512} << 20, kAllowed = 64 << 20;
+  const std::string header = fmt::format("{{\"w\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[0,{}]}}}}", kBytes / 4, kBytes);
+  write_bytes(folder_ / "large.safetensors", little(header.size(), 8) + header);
+  fs::resize_file(folder_ / "large.safetensors", 8 + header.size() + static_cast<uintmax_t>(kBytes));
+  // The archive: one storage of a few bytes at the front, then the directory moved behind the hole.
+  const std::string pickle = pickle::whole(pickle::dict({{"w", pickle::tensor(pickle::storage("FloatStorage", "0", kBytes / 4), 1, {kBytes / 4 - 1}, {1})}}));
+  const std::string small = make_zip({{"m/data.pkl", pickle}, {"m/data/0", ""}});
+  const size_t directory = small.find("PK\x01\x02");
+  std::string front = small.substr(0, directory), back = small.substr(directory);
+  const auto patch = [](std::string& text, size_t at, uint64_t value) { text.replace(at, 4, little(value, 4)); };
+  const size_t local = front.rfind("PK\x03\x04"), central = back.rfind("PK\x01\x02"), end = back.rfind("PK\x05\x06");
+  for (const size_t size : {18, 22}) patch(front, local + size, static_cast<uint64_t>(kBytes));
+  for (const size_t size : {20, 24}) patch(back, central + size, static_cast<uint64_t>(kBytes));
+  patch(back, end + 16, front.size() + static_cast<uint64_t>(kBytes));
+  write_bytes(folder_ / "large.pth", front);
+  fs::resize_file(folder_ / "large.pth", front.size() + static_cast<uintmax_t>(kBytes));
+  std::ofstream(folder_ / "large.pth", std::ios::binary | std::ios::app) << back;
+  for (const char* name : {"large.safetensors", "large.pth"}) {
+    SCOPED_TRACE(name);
+    const TensorSource source = TensorSource::open(folder_ / name);
+    const int64_t before = resident();
+    int64_t most = before, seen = 0;
+    source.stream("w", [&](std::span<const std::byte> piece) {
+      // Every page is touched.
+      for (size_t i = 0; i < piece.size(); i += 1024) seen += piece[i] == std::byte{0};
+      most = std::max(most, resident());
+    });
+    EXPECT_GE(seen, kBytes / 1024 - 1);
+    EXPECT_LT(most - before, kAllowed);
+  }
 }
 
 TEST_F(TorchFileTest, ShardsWithAnIndex) {
