@@ -135,6 +135,12 @@ void SafetensorsFile::drop_pages(const TensorInfo& info, int64_t from, int64_t t
   if (end > begin) ::madvise(const_cast<std::byte*>(impl_->map) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
 }
 
+void SafetensorsFile::read_ahead(const TensorInfo& info) const {
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const int64_t begin = (impl_->data + info.begin) / page * page, end = impl_->data + info.end;
+  if (end > begin) ::madvise(const_cast<std::byte*>(impl_->map) + begin, static_cast<size_t>(end - begin), MADV_WILLNEED);
+}
+
 struct SafetensorsWriter::Impl {
   std::vector<SafetensorsEntry> entries;
   FileWriter file;

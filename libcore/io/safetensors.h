@@ -38,6 +38,8 @@ class SafetensorsFile {
   // Tells the kernel that these pages are no longer needed, so that reading a huge file keeps a small RSS.
   void drop_pages(const TensorInfo& info) const;
   void drop_pages(const TensorInfo& info, int64_t from, int64_t to) const;  // of bytes [from, to) of the tensor
+  // Asks the kernel to fetch these pages, which are read next: many requests to the disk at a time, not one a page fault.
+  void read_ahead(const TensorInfo& info) const;
 
  private:
   struct Impl;
@@ -60,6 +62,7 @@ class SafetensorsSource {
   const std::string& index() const { return index_; }  // path of the index; empty without one
   TensorView view(const std::string& name) const;
   void drop_pages(const std::string& name) const;
+  void read_ahead(const std::string& name) const;
   std::vector<std::string> warnings;  // tensors present but not in the index, …
 
  private:

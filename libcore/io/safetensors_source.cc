@@ -165,6 +165,11 @@ TensorView SafetensorsSource::view(const std::string& name) const {
                           near.empty() ? "" : "; did you mean " + quote_for_message(near) + "?"));
 }
 
+void SafetensorsSource::read_ahead(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it != tensors_.end()) files_[it->second.file].read_ahead(it->second.info);
+}
+
 void SafetensorsSource::drop_pages(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it != tensors_.end()) files_[it->second.file].drop_pages(it->second.info);

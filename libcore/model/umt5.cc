@@ -165,7 +165,7 @@ std::vector<HostTensor> Umt5::run(ThreadPool& pool, const std::vector<std::vecto
 }
 
 Umt5Encoder::Umt5Encoder(const ModelParts& parts, DType compute_dtype)
-    : identity_(umt5_identity(parts)), text_len_(parts.config.text_len), network_(parts.folder + "/text_encoder", compute_dtype),
+    : parts_(parts), network_(need_folder(parts) + "/text_encoder", compute_dtype),
       tokenizer_(Tokenizer::open(parts.folder + "/tokenizer")) {
   const Umt5Config& c = network_.config();
   if (c.width != parts.config.text_dim)
@@ -176,13 +176,18 @@ Umt5Encoder::Umt5Encoder(const ModelParts& parts, DType compute_dtype)
                 "use the tokenizer that came with the text encoder");
 }
 
+std::string Umt5Encoder::identity() const {
+  std::call_once(identified_, [this] { identity_ = umt5_identity(parts_); });
+  return identity_;
+}
+
 std::vector<EncodedText> Umt5Encoder::encode_all(ThreadPool& pool, std::span<const std::string> prompts) const {
   std::vector<EncodedText> out(prompts.size());
   std::vector<std::vector<int64_t>> ids(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     out[i].cleaned = clean_prompt(prompts[i]);
-    TokenizedText text = tokenizer_.encode(out[i].cleaned, text_len_);
-    out[i].cut = text.cut(text_len_);
+    TokenizedText text = tokenizer_.encode(out[i].cleaned, parts_.config.text_len);
+    out[i].cut = text.cut(parts_.config.text_len);
     out[i].ids = text.ids;
     ids[i] = std::move(text.ids);
   }

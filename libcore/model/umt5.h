@@ -1,7 +1,7 @@
 // The UMT5 text encoder (spec wan.md B): prompts are cleaned, tokenised and run without padding through blocks that are
 // read from the model's files one at a time.
 #pragma once
-#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -38,12 +38,13 @@ class Umt5 {
 class Umt5Encoder final : public TextEncoder {
  public:
   Umt5Encoder(const ModelParts& parts, DType compute_dtype);
-  std::string identity() const override { return identity_; }
+  std::string identity() const override;  // hashes the weights at the first call, where no manifest knows them
   std::vector<EncodedText> encode_all(ThreadPool& pool, std::span<const std::string> prompts) const override;
 
  private:
-  std::string identity_;
-  int64_t text_len_;
+  ModelParts parts_;
+  mutable std::once_flag identified_;
+  mutable std::string identity_;
   Umt5 network_;
   Tokenizer tokenizer_;
 };

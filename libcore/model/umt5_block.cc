@@ -1,5 +1,7 @@
 #include "model/umt5_block.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "kernels/gated_gelu/gated_gelu.h"
 #include "kernels/gemm/gemm.h"

@@ -86,6 +86,7 @@ void Umt5Weights::read_embeddings(std::span<const int64_t> ids, float* rows) con
 
 void Umt5Weights::read_layer(ThreadPool& pool, int64_t layer, const Module& block, DType dtype, void* slab) const {
   constexpr int64_t kPiece = 1 << 20;  // elements
+  for (const ParamSpec& p : block.params()) source_.read_ahead(block_prefix(layer) + p.name);
   for (size_t p = 0; p < block.params().size(); ++p) {
     const std::string name = block_prefix(layer) + block.params()[p].name;
     const TensorView from = source_.view(name);

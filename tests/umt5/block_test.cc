@@ -2,6 +2,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
