@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_pieces.h"
+#include "kernels/attention/scratch.h"
+#include "kernels/attention/tile_attention.h"
 #include "kernels/attention/window_groups.h"
 
 namespace megaslide {
@@ -51,10 +53,85 @@ void for_heads(Stream& stream, int64_t batch, int64_t heads, int64_t n, F body) 
   });
 }
 
+// Heads of all samples are pieces; few heads are cut further, by the sizes alone: into ranges of queries forward, of
+// keys backward. A range packs its head's operands again, and backward it has a dq of its own.
+constexpr int64_t kFewHeads = 8, kRangeQueries = 2048;
+struct Ranges {
+  Ranges(const AttentionShape& s, int64_t n, int64_t unit, int64_t longest) {
+    const int64_t heads = std::max<int64_t>(1, s.batch * s.heads);
+    const int64_t wanted = std::max((kFewHeads + heads - 1) / heads, (n + longest - 1) / longest);
+    step = std::max(unit, ((n + wanted - 1) / wanted + unit - 1) / unit * unit);
+    count = (n + step - 1) / step;
+  }
+  int64_t step, count;
+};
+Ranges query_ranges(const AttentionShape& s) { return {s, s.queries, kTileQueries, kRangeQueries}; }
+Ranges key_ranges(const AttentionShape& s) { return {s, s.keys, kTileKeys, s.keys}; }
+
+bool on_tiles(DType dtype) { return dtype == DType::kBF16 && tile_unit() != TileUnit::kNone; }
+
+TileHead tile_head(const AttentionShape& s, const void* q, const void* k, const void* v, int64_t b, int64_t head) {
+  const int64_t stride = s.heads * s.head_dim, at = head * s.head_dim;
+  const auto* keys = static_cast<const uint16_t*>(k) + b * s.keys * stride + at;
+  const auto* values = static_cast<const uint16_t*>(v) + b * s.keys * stride + at;
+  return {static_cast<const uint16_t*>(q) + b * s.queries * stride + at, keys, values, stride, stride, s.queries,
+          s.keys, s.head_dim, s.scale};
+}
+
+void tile_forward(Stream& stream, const AttentionArgs& a) {
+  const AttentionShape& s = a.shape;
+  const Ranges ranges = query_ranges(s);
+  const TileUnit unit = tile_unit();
+  for_heads(stream, s.batch, s.heads, ranges.count, [&](int64_t b, int64_t head, int64_t i) {
+    const TileHead h = tile_head(s, a.q, a.k, a.v, b, head);
+    const int64_t stride = s.heads * s.head_dim;
+    tile_attention_forward(unit, h, i * ranges.step, std::min((i + 1) * ranges.step, s.queries),
+                           {.out = a.out + b * s.queries * stride + head * s.head_dim,
+                            .out_stride = stride,
+                            .lse = a.lse + b * s.queries * s.heads + head,
+                            .lse_stride = s.heads},
+                           ThreadScratch::get(static_cast<int64_t>(tile_attention_forward_scratch(h))));
+  });
+}
+
+void tile_backward(Stream& stream, const AttentionGradientArgs& a, float* parts) {
+  const AttentionShape& s = a.shape;
+  const Ranges ranges = key_ranges(s);
+  const TileUnit unit = tile_unit();
+  const int64_t stride = s.heads * s.head_dim, elements = s.batch * s.queries * stride;
+  for_heads(stream, s.batch, s.heads, ranges.count, [&](int64_t b, int64_t head, int64_t i) {
+    const TileHead h = tile_head(s, a.q, a.k, a.v, b, head);
+    const int64_t begin = i * ranges.step, end = std::min(begin + ranges.step, s.keys);
+    const int64_t q = b * s.queries * stride + head * s.head_dim, k = b * s.keys * stride + head * s.head_dim;
+    tile_attention_backward(unit, h, begin, end,
+                            {.out = a.out + q,
+                             .dout = a.dout + q,
+                             .lse = a.lse + b * s.queries * s.heads + head,
+                             .lse_stride = s.heads,
+                             .dq = (ranges.count > 1 ? parts + i * elements : a.dq) + q,
+                             .dq_stride = stride,
+                             .dk = a.dk + k,
+                             .dv = a.dv + k},
+                            ThreadScratch::get(static_cast<int64_t>(tile_attention_backward_scratch(h, begin, end))));
+  });
+  if (ranges.count == 1) return;
+  stream.parallel_for(elements, 16384, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      float sum = parts[e];
+      for (int64_t i = 1; i < ranges.count; ++i) sum += parts[i * elements + e];
+      a.dq[e] = sum;
+    }
+  });
+}
+
 }  // namespace
 
 int64_t dense_attention_forward_workspace_bytes(const AttentionShape&, DType) { return 0; }
-int64_t dense_attention_backward_workspace_bytes(const AttentionShape&, DType) { return 0; }
+int64_t dense_attention_backward_workspace_bytes(const AttentionShape& s, DType dtype) {
+  const int64_t ranges = key_ranges(s).count;
+  if (dtype != DType::kBF16 || ranges == 1) return 0;
+  return 4 * ranges * s.batch * s.queries * s.heads * s.head_dim;
+}
 int64_t dense_materialised_forward_workspace_bytes(const AttentionShape& s, DType) { return 4 * matrix_floats(s); }
 int64_t dense_materialised_backward_workspace_bytes(const AttentionShape& s, DType) { return 8 * matrix_floats(s); }
 int64_t window_attention_forward_workspace_bytes(const WindowShape&, DType) { return 0; }
@@ -113,15 +190,17 @@ void dense_attention_forward(Stream& stream, float* out, float* lse, const void*
                              void*, AttentionShape s, DType dtype) {
   check_shape(s, dtype);
   const AttentionArgs a{out, lse, q, k, v, s, dtype};
+  if (on_tiles(dtype)) return tile_forward(stream, a);
   for_heads(stream, s.batch, s.heads, (s.queries + kAttentionQueryTile - 1) / kAttentionQueryTile,
             [&](int64_t b, int64_t head, int64_t tile) { attention_forward_piece(a, b, head, tile); });
 }
 
 void dense_attention_backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, const void* k,
-                              const void* v, const float* out, const float* lse, const float* dout, void*,
+                              const void* v, const float* out, const float* lse, const float* dout, void* workspace,
                               AttentionShape s, DType dtype) {
   check_shape(s, dtype);
   const AttentionGradientArgs a{dq, dk, dv, q, k, v, out, lse, dout, s, dtype};
+  if (on_tiles(dtype)) return tile_backward(stream, a, static_cast<float*>(workspace));
   for_heads(stream, s.batch, s.heads, 1, [&](int64_t b, int64_t head, int64_t) { attention_backward_piece(a, b, head); });
 }
 

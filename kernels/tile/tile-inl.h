@@ -36,23 +36,21 @@ struct TileProduct {
   const uint16_t* next = nullptr;
 };
 
-// Configures all eight tiles as 16 rows of 64 bytes while it lives. Once a kernel's piece, not once a thread: oneDNN
-// leaves the tiles released, and a tile instruction without a configuration is an illegal one.
+// All eight tiles as 16 rows of 64 bytes.
+struct alignas(64) TileConfiguration {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+inline constexpr TileConfiguration kTileConfiguration;
+
+// Configures the tiles while it lives. Once a kernel's piece, not once a thread: oneDNN leaves the tiles released, and a
+// tile instruction without a configuration is an illegal one. GCC 12's intrinsic names 8 bytes of the configuration as
+// its operand, hence a constant.
 class TileScope {
  public:
   explicit TileScope(TileUnit unit) : on_(unit == TileUnit::kAmx) {
-    if (!on_) return;
-    struct alignas(64) {
-      uint8_t palette, start, reserved[14];
-      uint16_t row_bytes[16];
-      uint8_t rows[16];
-    } configuration{};
-    configuration.palette = 1;
-    for (int i = 0; i < 8; ++i) {
-      configuration.row_bytes[i] = 64;
-      configuration.rows[i] = 16;
-    }
-    _tile_loadconfig(&configuration);
+    if (on_) _tile_loadconfig(&kTileConfiguration);
   }
   ~TileScope() {
     if (on_) _tile_release();
@@ -304,14 +302,14 @@ inline __m512 widen16(__m256i bf16) {
 }
 inline __m256i narrow16(__m512 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
 
-// 2^x, relative error 3e-6: far below the bf16 rounding that follows everywhere. VREDUCEPS gives x − ⌊x⌋ and VSCALEFPS
+// 2^x, relative error 4e-6 and exact at whole x: far below the bf16 rounding that follows everywhere. VREDUCEPS gives x − ⌊x⌋ and VSCALEFPS
 // takes the floor itself. Large negative x gives 0, NaN stays.
 inline __m512 exp2_16(__m512 x) {
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
-  __m512 y = _mm512_set1_ps(0.01342669F);
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.05224247F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.24128021F));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.69304484F));
+  __m512 y = _mm512_set1_ps(0.013555747F);
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.05203237F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.24137977F));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.69303215F));
   y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0F));
   return _mm512_scalef_ps(y, x);
 }

@@ -6,6 +6,7 @@
 
 #include "attention_check/run_kernels.h"
 #include "kernels/attention/attention_literal.h"
+#include "kernels/tile/unit.h"
 
 namespace megaslide {
 namespace {
@@ -38,6 +39,18 @@ TEST(Attention, large_logits) {
 TEST(Attention, every_instruction_set) {
   testing_support::for_each_target([] { expect_kernels_agree(dense_case(83, 2, 30), "target"); });
   testing_support::for_each_target([] { expect_kernels_agree(window_case({4, 5, 7}, {2, 3, 4}, 1), "target"); });
+}
+
+// bf16 on the units of lesser processors; where this one has less, it runs what it has.
+TEST(Attention, every_tile_unit) {
+  for (const TileUnit unit : {TileUnit::kAmx, TileUnit::kAvx512, TileUnit::kNone}) {
+    limit_tile_unit(unit);
+    for (const int64_t n : {1, 31, 33, 300, 600}) expect_kernels_agree(dense_case(n, 1, 40), fmt::format("unit {}, N {}", static_cast<int>(unit), n));
+    for (const int64_t d : {1, 12, 32, 100, 128}) expect_kernels_agree(dense_case(70, 2, d), fmt::format("unit {}, d {}", static_cast<int>(unit), d));
+    expect_kernels_agree(dense_case(90, 3, 64, 16), fmt::format("unit {}, large logits", static_cast<int>(unit)));
+    expect_kernels_agree(window_case({4, 5, 7}, {2, 3, 4}, 1), fmt::format("unit {}, window", static_cast<int>(unit)));
+  }
+  limit_tile_unit(TileUnit::kAmx);
 }
 
 TEST(Attention, windows) {
@@ -146,6 +159,43 @@ TEST(Attention, same_bits_for_any_thread_count_and_on_repeat) {
       EXPECT_EQ(a.dk, b.dk);
       EXPECT_EQ(a.dv, b.dv);
     }
+  }
+}
+
+// bf16 cross-attention with ranges of keys and queries, on every tile unit: near fp32, equal bits for any threads, and
+// forward each query by itself.
+TEST(Attention, bf16_cross_attention_on_every_tile_unit) {
+  for (const auto& [queries, keys, heads, d] : std::vector<std::array<int64_t, 4>>{{150, 600, 1, 40}, {70, 13, 3, 128}, {5, 1, 2, 12}, {700, 257, 2, 64}}) {
+    Cross wide(2, queries, keys, heads, d);
+    wide.run(2);
+    const auto narrow = [](const std::vector<float>& v) { return testing_support::rounded(v); };
+    const std::vector<bf16> q = narrow(wide.q), k = narrow(wide.k), v = narrow(wide.v);
+    for (const TileUnit unit : {TileUnit::kAmx, TileUnit::kAvx512, TileUnit::kNone}) {
+      limit_tile_unit(unit);
+      std::vector<std::vector<float>> results;
+      for (const int threads : {1, 2, 5}) {
+        Cross x = wide;
+        for (auto* t : {&x.out, &x.lse, &x.dq, &x.dk, &x.dv}) std::fill(t->begin(), t->end(), NAN);
+        InlineStream stream(threads);
+        std::vector<float> space(static_cast<size_t>(dense_attention_backward_workspace_bytes(x.s, DType::kBF16) / 4), NAN);
+        dense_attention_forward(stream, x.out.data(), x.lse.data(), q.data(), k.data(), v.data(), nullptr, x.s, DType::kBF16);
+        dense_attention_backward(stream, x.dq.data(), x.dk.data(), x.dv.data(), q.data(), k.data(), v.data(), x.out.data(),
+                                 x.lse.data(), x.dout.data(), space.data(), x.s, DType::kBF16);
+        std::vector<float> all;
+        for (const auto* t : {&x.out, &x.lse, &x.dq, &x.dk, &x.dv}) all.insert(all.end(), t->begin(), t->end());
+        results.push_back(std::move(all));
+        if (threads > 1) continue;
+        // Operands are exact in bf16; P and dS are rounded to 8 bits, errors of random signs.
+        EXPECT_LT(testing_support::relative_error(x.out, wide.out), 4e-3);
+        EXPECT_LT(testing_support::relative_error(x.dv, wide.dv), 4e-3);
+        if (keys == 1) continue;
+        EXPECT_LT(testing_support::relative_error(x.dq, wide.dq), 8e-3);
+        EXPECT_LT(testing_support::relative_error(x.dk, wide.dk), 8e-3);
+      }
+      EXPECT_EQ(results[0], results[1]);
+      EXPECT_EQ(results[0], results[2]);
+    }
+    limit_tile_unit(TileUnit::kAmx);
   }
 }
 
