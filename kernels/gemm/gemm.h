@@ -36,6 +36,9 @@ using LinearWeightGradient = void(Stream&, float* dw /*(N,K) accumulated*/, void
                                   int64_t k, DType dtype);
 int64_t linear_weight_gradient_scratch(int64_t m, int64_t n, int64_t k, DType dtype);
 
+// Whether a row of linear_forward and linear_operand on the CPU has the same bits whatever other rows there are.
+bool linear_rows_independent(DType dtype);
+
 // Forward products whose result becomes something else on its way to memory. Each equals linear_forward into fp32
 // followed by the kernel named, at the same roundings; on a tile unit GELU is within 4e-6 of it before its rounding.
 //   y = x·Wᵀ + b, rounded to dtype: cast_operand.
