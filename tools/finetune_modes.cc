@@ -65,7 +65,7 @@ int run_self_test(Tool& tool, const FinetuneArguments& a) {
 RunConfig complete_config(const Tool& tool, const FinetuneArguments& a) {
   if (a.config.empty()) throw usage_error("no configuration given", "finetune run.yaml; configs/train/finetune.yaml is a commented example");
   std::vector<std::string> sets = a.sets;
-  if (a.steps) sets.push_back(fmt::format("train.max_train_steps={}", a.steps));
+  if (a.steps) sets.insert(sets.end(), {fmt::format("train.max_train_steps={}", a.steps), "train.max_train_epochs=0"});
   if (!a.resume.empty()) sets.push_back("output.resume_from_checkpoint=" + a.resume);
   if (tool.flags.seed) sets.push_back(fmt::format("train.seed={}", *tool.flags.seed));
   if (!tool.flags.compute_dtype.empty()) sets.push_back("model.compute_dtype=" + tool.flags.compute_dtype);
@@ -105,7 +105,7 @@ int run_training_mode(Tool& tool, const FinetuneArguments& a) {
     tool.write(summary_json(s) + "\n");
     return 0;
   }
-  if (s.last_step < s.first_step) tool.print("nothing to do: step {} of {} is done\n", s.last_step, run.train.max_train_steps);
+  if (s.last_step < s.first_step) tool.print("nothing to do: {} steps are done\n", s.last_step);
   else
     tool.print("steps {} to {}, loss {:.4f} to {:.4f}, {:.0f} tokens/s, {:.4g} s a step\n", s.first_step, s.last_step, s.first_loss, s.last_loss,
                s.tokens_per_second, s.step_seconds);

@@ -41,9 +41,25 @@ void check_model(const ModelConfig& c, ConfigErrors& errors, const Places& place
   }
 }
 
+// Keys that do nothing beside the others are an error: whoever wrote them expects something of them.
+void check_objective(const RunConfig& c, ConfigErrors& errors, const Places& places) {
+  const RunConfig::Train& t = c.train;
+  if (t.min_timestep >= t.max_timestep)
+    places.report(errors, "train.max_timestep", fmt::format("expected more than train.min_timestep ({}), got {}", t.min_timestep, t.max_timestep));
+  if (t.timestep_sampling == TimestepSampling::kSigmoid && t.flow_shift)
+    places.report(errors, "train.flow_shift", "sigmoid is not shifted: set train.timestep_sampling to shift");
+  if (!c.data.replay.empty() && t.max_train_epochs > 0)
+    places.report(errors, "train.max_train_epochs", "stored batches are replayed once: set train.max_train_steps");
+}
+
 void check_run(const RunConfig& c, ConfigErrors& errors, const Places& places) {
   if (!c.data.cache.empty() && !c.data.replay.empty())
     places.report(errors, "data.replay", "data.cache and data.replay exclude each other");
+  check_objective(c, errors, places);
+  if (c.data.num_repeats.size() > 1 && c.data.num_repeats.size() != c.data.cache.size())
+    places.report(errors, "data.num_repeats", fmt::format("expected one number, or one a cache ({}), got {}", c.data.cache.size(), c.data.num_repeats.size()));
+  if (c.data.batch_tokens > 0 && c.data.batch_size != 1)
+    places.report(errors, "data.batch_tokens", "data.batch_size and data.batch_tokens exclude each other");
   if (c.stream.link == RunConfig::Link::kShared && c.stream.link_bandwidth != 0)
     places.report(errors, "stream.link.bandwidth", "only an emulated link has a bandwidth: set stream.link.kind to emulated");
   if (c.sample.num_frames && *c.sample.num_frames % 4 != 1)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/model_config.h"
+#include "config/objective.h"
 
 namespace megaslide {
 
@@ -24,6 +25,8 @@ struct RunConfig {
   enum class Stash { kDevice, kHost, kRecompute };
   enum class Link { kShared, kEmulated };
   enum class OnCheckpointError { kStop, kContinue };
+  enum class Expert { kHigh, kLow };           // of a model of two networks: the first, the second
+  enum class FirstFrame { kNoised, kClean };   // clean: given, not learnt (image to video)
 
   struct Dsa {  // overrides of the model's
     std::optional<std::array<int64_t, 3>> kernel;
@@ -33,28 +36,38 @@ struct RunConfig {
   };
   struct Model {
     std::string path;  // a MODEL argument
+    std::optional<Expert> expert;
     std::optional<AttentionKind> attention;
     ComputeDtype compute_dtype = ComputeDtype::kBf16;
     Dsa dsa;
   } model;
 
   struct Data {
-    std::string cache;   // made by encode-clips
-    std::string replay;  // or stored batches, a .safetensors file
-    int64_t num_repeats = 1;
+    std::vector<std::string> cache;  // made by encode-clips
+    std::string replay;              // or stored batches, a .safetensors file
+    std::vector<int64_t> num_repeats{1};  // for all caches, or one number a cache
     double caption_dropout_rate = 0.1;
     double validation_fraction = 0;
-    int64_t batch_size = 1;  // samples a microbatch
+    int64_t batch_size = 1;    // samples a microbatch
+    int64_t batch_tokens = 0;  // or as many samples as stay within this; 0: batch_size counts
+    int64_t repeats_of(size_t number) const { return num_repeats.size() == 1 ? num_repeats[0] : num_repeats[number]; }
   } data;
 
   struct Train {
     int64_t max_train_steps = 1000;
+    int64_t max_train_epochs = 0;  // instead of steps; 0: max_train_steps counts
     int64_t gradient_accumulation_steps = 1;
     double max_grad_norm = 1;  // 0: no clipping
     Clip clip = Clip::kExact;
-    std::string timestep_sampling = "logit_normal";  // or "uniform"
-    double logit_mean = 0, logit_std = 1;
+    TimestepSampling timestep_sampling = TimestepSampling::kLogitNormal;
+    double logit_mean = 0, logit_std = 1, sigmoid_scale = 1, mode_scale = 1.29;
     std::optional<double> flow_shift;
+    double min_timestep = 0, max_timestep = 1000;  // none outside is drawn
+    int64_t num_timestep_buckets = 0;              // quantiles that each epoch covers evenly; 0: independent draws
+    LossWeighting weighting_scheme = LossWeighting::kNone;
+    LossType loss_type = LossType::kMse;
+    double huber_delta = 1;
+    FirstFrame first_frame = FirstFrame::kNoised;
     int64_t seed = 0;
     double stall_timeout = 120;       // seconds; 0: never
     int64_t stop_after_skipped = 20;  // non-finite steps in a row; 0: never

@@ -51,10 +51,12 @@ class Schema {
   Key& seconds(const std::string& path, double& v, NumberRange range);
   Key& integers(const std::string& path, std::array<int64_t, 3>& v, int64_t low, int64_t high);
   Key& integers(const std::string& path, std::optional<std::array<int64_t, 3>>& v, int64_t low, int64_t high);
+  Key& integers(const std::string& path, std::vector<int64_t>& v, int64_t low, int64_t high);  // a list of one or more, or one number
   Key& numbers(const std::string& path, std::array<double, 3>& v, NumberRange range);
   Key& numbers(const std::string& path, std::optional<std::array<double, 3>>& v, NumberRange range);
   Key& numbers(const std::string& path, std::array<double, 2>& v, NumberRange range);
   Key& texts(const std::string& path, std::vector<std::string>& v);  // a list, or one text
+  Key& paths(const std::string& path, std::vector<std::string>& v);  // the same, but one is written without brackets
   Key& size(const std::string& path, int64_t& width, int64_t& height, bool optional);  // "WxH"; 0 0 when not set
   // Words and their values, in the order messages list them.
   template <class E>

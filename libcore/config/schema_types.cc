@@ -93,6 +93,31 @@ std::optional<std::string> read_text(const YamlNode& node, size_t longest, Probl
   return std::nullopt;
 }
 
+// A scalar, or a list of them; an empty list is `empty`'s to allow.
+template <class T, class F>
+std::optional<std::vector<T>> read_one_or_more(const YamlNode& node, Problems& p, const char* what, F element, bool empty = false) {
+  std::vector<T> values;
+  const size_t before = p.size();
+  const auto take = [&](const YamlNode& n) {
+    if (const std::optional<T> v = element(n)) values.push_back(*v);
+  };
+  if (node.kind == YamlNode::Kind::kScalar) take(node);
+  else if (node.kind == YamlNode::Kind::kList && (empty || !node.items.empty())) std::for_each(node.items.begin(), node.items.end(), take);
+  else expected(p, node, what);
+  return p.size() == before ? std::optional(std::move(values)) : std::nullopt;
+}
+
+std::optional<std::vector<std::string>> read_texts(const YamlNode& node, Problems& p) {
+  constexpr size_t kLongest = 16384;
+  return read_one_or_more<std::string>(node, p, "a text or a list of texts", [&](const YamlNode& n) { return read_text(n, kLongest, p); }, true);
+}
+
+std::string write_texts(const std::vector<std::string>& texts) {
+  std::string s;
+  for (const std::string& t : texts) s += (s.empty() ? "" : ", ") + yaml_quote(t);
+  return s.empty() ? s : "[" + s + "]";
+}
+
 }  // namespace
 
 std::string NumberRange::describe() const {
@@ -192,6 +217,17 @@ Key& Schema::integers(const std::string& path, std::optional<std::array<int64_t,
                           write_array<int64_t, 3>));
 }
 
+Key& Schema::integers(const std::string& path, std::vector<int64_t>& v, int64_t low, int64_t high) {
+  return add(plain_key(path, v,
+                       [=](const YamlNode& node, Problems& p) {
+                         return read_one_or_more<int64_t>(node, p, "an integer or a list of integers",
+                                                          [&](const YamlNode& n) { return read_integer(n, low, high, p); });
+                       },
+                       [](const std::vector<int64_t>& values) {
+                         return values.size() == 1 ? write_integer(values[0]) : fmt::format("[{}]", fmt::join(values, ", "));
+                       }));
+}
+
 Key& Schema::numbers(const std::string& path, std::array<double, 3>& v, NumberRange range) {
   return add(plain_key(path, v,
                        [range](const YamlNode& node, Problems& p) {
@@ -217,26 +253,11 @@ Key& Schema::numbers(const std::string& path, std::array<double, 2>& v, NumberRa
 }
 
 Key& Schema::texts(const std::string& path, std::vector<std::string>& v) {
-  constexpr size_t kLongest = 16384;
-  return add(plain_key(path, v,
-                       [](const YamlNode& node, Problems& p) -> std::optional<std::vector<std::string>> {
-                         std::vector<std::string> texts;
-                         const size_t before = p.size();
-                         if (node.kind == YamlNode::Kind::kScalar) {
-                           if (const auto t = read_text(node, kLongest, p)) texts.push_back(*t);
-                         } else if (node.kind == YamlNode::Kind::kList) {
-                           for (const YamlNode& item : node.items)
-                             if (const auto t = read_text(item, kLongest, p)) texts.push_back(*t);
-                         } else {
-                           expected(p, node, "a text or a list of texts");
-                         }
-                         return p.size() == before ? std::optional(std::move(texts)) : std::nullopt;
-                       },
-                       [](const std::vector<std::string>& texts) {
-                         std::string s;
-                         for (const std::string& t : texts) s += (s.empty() ? "" : ", ") + yaml_quote(t);
-                         return s.empty() ? s : "[" + s + "]";
-                       }));
+  return add(plain_key(path, v, read_texts, write_texts));
+}
+
+Key& Schema::paths(const std::string& path, std::vector<std::string>& v) {
+  return add(plain_key(path, v, read_texts, [](const std::vector<std::string>& paths) { return paths.size() == 1 ? yaml_quote(paths[0]) : write_texts(paths); }));
 }
 
 Key& Schema::size(const std::string& path, int64_t& width, int64_t& height, bool optional) {

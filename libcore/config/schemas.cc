@@ -18,15 +18,34 @@ void add_dsa_overrides(Schema& s, R::Dsa& d) {
   s.integer("model.dsa.groups", d.groups, 1, 4096);
 }
 
+void add_objective(Schema& s, R::Train& t) {
+  using S = TimestepSampling;
+  s.choice<S>("train.timestep_sampling", t.timestep_sampling,
+              {{"logit_normal", S::kLogitNormal}, {"uniform", S::kUniform}, {"sigmoid", S::kSigmoid}, {"shift", S::kShift}, {"mode", S::kMode}});
+  s.number("train.logit_mean", t.logit_mean, between(-20, 20));
+  s.number("train.logit_std", t.logit_std, above(0, 20));
+  s.number("train.sigmoid_scale", t.sigmoid_scale, above(0, 20));
+  // At -1 and at 2/(pi - 2) = 1.752 the density has a pole.
+  s.number("train.mode_scale", t.mode_scale, between(-0.99, 1.75));
+  s.number("train.flow_shift", t.flow_shift, above(0, 100));
+  s.number("train.min_timestep", t.min_timestep, between(0, 999));
+  s.number("train.max_timestep", t.max_timestep, between(1, 1000));
+  s.integer("train.num_timestep_buckets", t.num_timestep_buckets, 0, 65536);
+  using W = LossWeighting;
+  s.choice<W>("train.weighting_scheme", t.weighting_scheme,
+              {{"none", W::kNone}, {"sigma_sqrt", W::kSigmaSqrt}, {"cosmap", W::kCosmap}, {"logit_normal", W::kLogitNormal}, {"mode", W::kMode}, {"bell", W::kBell}});
+  s.choice<LossType>("train.loss_type", t.loss_type, {{"mse", LossType::kMse}, {"huber", LossType::kHuber}, {"smooth_l1", LossType::kSmoothL1}});
+  s.number("train.huber_delta", t.huber_delta, between(1e-6, 1e6));
+  s.choice<R::FirstFrame>("train.first_frame", t.first_frame, {{"noised", R::FirstFrame::kNoised}, {"clean", R::FirstFrame::kClean}});
+}
+
 void add_train(Schema& s, R::Train& t) {
   outside_digest(s.integer("train.max_train_steps", t.max_train_steps, 1, kMaxSteps));
+  outside_digest(s.integer("train.max_train_epochs", t.max_train_epochs, 0, kMaxSteps));
   s.integer("train.gradient_accumulation_steps", t.gradient_accumulation_steps, 1, kMaxBatch);
   s.number("train.max_grad_norm", t.max_grad_norm, between(0, 1e30));
   s.choice<R::Clip>("train.clip", t.clip, {{"exact", R::Clip::kExact}, {"layer", R::Clip::kLayer}, {"none", R::Clip::kNone}});
-  s.choice<std::string>("train.timestep_sampling", t.timestep_sampling, {{"logit_normal", "logit_normal"}, {"uniform", "uniform"}});
-  s.number("train.logit_mean", t.logit_mean, between(-20, 20));
-  s.number("train.logit_std", t.logit_std, above(0, 20));
-  s.number("train.flow_shift", t.flow_shift, above(0, 100));
+  add_objective(s, t);
   s.integer("train.seed", t.seed, 0, kMaxInteger);
   outside_digest(s.seconds("train.stall_timeout", t.stall_timeout, between(0, 1e6)));
   outside_digest(s.integer("train.stop_after_skipped", t.stop_after_skipped, 0, kMaxSteps));
@@ -101,15 +120,17 @@ const Schema::Words<DsaMode>& dsa_mode_words() {
 Schema run_schema(RunConfig& c) {
   Schema s;
   s.text("model.path", c.model.path);
+  s.choice("model.expert", c.model.expert, Schema::Words<R::Expert>{{"high", R::Expert::kHigh}, {"low", R::Expert::kLow}});
   s.choice("model.attention", c.model.attention, attention_words());
   s.choice<R::ComputeDtype>("model.compute_dtype", c.model.compute_dtype, {{"bf16", R::ComputeDtype::kBf16}, {"fp32", R::ComputeDtype::kFp32}});
   add_dsa_overrides(s, c.model.dsa);
-  s.text("data.cache", c.data.cache);
+  s.paths("data.cache", c.data.cache);
   s.text("data.replay", c.data.replay);
-  s.integer("data.num_repeats", c.data.num_repeats, 1, 1000000);
+  s.integers("data.num_repeats", c.data.num_repeats, 1, 1000000);
   s.number("data.caption_dropout_rate", c.data.caption_dropout_rate, between(0, 1));
   s.number("data.validation_fraction", c.data.validation_fraction, between(0, 0.9));
   s.integer("data.batch_size", c.data.batch_size, 1, kMaxBatch);
+  s.integer("data.batch_tokens", c.data.batch_tokens, 0, int64_t{1} << 32);
   add_train(s, c.train);
   add_optimizer(s, c.optimizer);
   add_stream(s, c.stream);

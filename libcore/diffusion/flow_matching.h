@@ -3,9 +3,9 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "base/philox.h"
+#include "config/objective.h"
 
 namespace megaslide {
 
@@ -17,25 +17,47 @@ inline double unshift_sigma(double sigma, double shift) { return sigma / (shift 
 inline double timestep_of_sigma(double sigma) { return 1000 * sigma; }
 inline double sigma_of_timestep(double timestep) { return timestep / 1000; }
 
-// How a training step draws u before σ = S_shift(u).
-enum class TimestepSampling {
-  kLogitNormal,  // sigmoid(mean + scale·N(0,1))
-  kUniform,      // U(0, 1)
-};
-TimestepSampling parse_timestep_sampling(std::string_view name);  // logit_normal | uniform; a usage Error otherwise
-const char* timestep_sampling_name(TimestepSampling s);
-
+// How training samples draw σ in (0, 1). σ = S_shift(u) with u as config/objective.h says, cut to a slice: outside it
+// nothing is drawn, inside the shape of the density stays.
 struct TimestepDistribution {
   TimestepSampling sampling = TimestepSampling::kLogitNormal;
-  double mean = 0, scale = 1;  // of the logit
+  double mean = 0, scale = 1;  // of the logit: kLogitNormal; kSigmoid and kShift have mean 0
+  double mode_scale = 1.29;
   double shift = 1;
+  double low = 0, high = 1;  // the slice; the fp32 timestep of every σ drawn is ≥ 1000·low and, unless high is 1, < 1000·high
 };
 
-// Names one sample of a run for the generator: step < 2^32, micro-batch and sample < 2^16.
-uint64_t sample_series(int64_t step, int64_t micro, int64_t sample);
+// Share of the whole distribution below `sigma`, in [0, 1].
+double sigma_cdf(const TimestepDistribution& distribution, double sigma);
+// The σ below which the share p in (0, 1) of the whole distribution lies.
+double sigma_quantile(const TimestepDistribution& distribution, double p);
+// A usage Error where the slice holds less than a millionth of the distribution: its quantiles would be noise.
+void require_slice(const TimestepDistribution& distribution);
 
-// σ in (0, 1) of one sample, keyed by RandomPurpose::kSigma.
-double draw_sigma(const TimestepDistribution& distribution, uint64_t seed, uint64_t series);
+// The factor w(σ) of a sample's loss (spec wan.md E.2).
+class LossWeight {
+ public:
+  struct Options {
+    LossWeighting scheme = LossWeighting::kNone;
+    double mean = 0, scale = 1;  // of the logit: kLogitNormal
+    double mode_scale = 1.29;
+    double shift = 1;            // kBell has mean 1 over S_shift(k/1000), k = 1 … 1000
+  };
+  explicit LossWeight(const Options& options);
+  double operator()(double sigma) const;
+
+ private:
+  Options options_;
+  double bell_ = 1;  // factor of the bell
+};
+
+// Names one sample of a run for the generator by two numbers below 2^32: its epoch and its place in the cache, or its step
+// and its number there.
+uint64_t sample_series(int64_t epoch, int64_t sample);
+
+// σ of one sample by inversion of the distribution, keyed by RandomPurpose::kSigma. `stratum` of `strata`: within that
+// quantile of the slice.
+double draw_sigma(const TimestepDistribution& distribution, uint64_t seed, uint64_t series, int64_t stratum = 0, int64_t strata = 1);
 
 // True with probability `rate`: this sample trains on the empty caption. Keyed by RandomPurpose::kDropout.
 bool draw_caption_dropout(double rate, uint64_t seed, uint64_t series);

@@ -125,15 +125,24 @@ struct Change {
   bool (*apply)(PlanRequest&);
 };
 
-bool smaller_batch(PlanRequest& r) {
-  if (r.run.data.batch_size == 1) return false;
-  r.run.data.batch_size = 1;
+void one_clip_a_batch(PlanRequest& r) {
   std::vector<BatchShape> shapes;
   for (BatchShape s : r.shapes) {
     s.batch = 1;
     if (std::find(shapes.begin(), shapes.end(), s) == shapes.end()) shapes.push_back(s);
   }
   r.shapes = shapes;
+}
+bool smaller_batch(PlanRequest& r) {
+  if (r.run.data.batch_size == 1) return false;
+  r.run.data.batch_size = 1;
+  one_clip_a_batch(r);
+  return true;
+}
+bool fewer_tokens(PlanRequest& r) {
+  if (r.run.data.batch_tokens <= 1) return false;
+  r.run.data.batch_tokens = 1;
+  one_clip_a_batch(r);
   return true;
 }
 bool bf16_gradients(PlanRequest& r) {
@@ -158,6 +167,7 @@ std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& p
       {"optimizer.gradients=bf16", bf16_gradients},
       {"model.compute_dtype=bf16", bf16_compute},
       {"data.batch_size=1", smaller_batch},
+      {"data.batch_tokens=1", fewer_tokens},
       {"train.gradient_accumulation_steps=1", no_accumulation},
   };
   struct Found {
@@ -261,6 +271,7 @@ PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, con
     r.shapes = data->shapes();
     r.dataset_bytes = data->host_bytes();
     r.max_microbatches = data->max_microbatches();
+    r.run.train.max_train_steps = data->last_step();
   }
   r.sampling = sampling_shapes(run, r.model, make_wan_network(r.model));
   return r;

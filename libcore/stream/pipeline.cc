@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/loss/loss.h"
 #include "kernels/memory/memory.h"
 
 namespace megaslide {
@@ -12,7 +11,7 @@ namespace {
 
 // Device addresses of one microbatch, sized for the largest shape.
 struct MicroBuffers {
-  float *latent = nullptr, *timesteps = nullptr, *text = nullptr, *target = nullptr;
+  float *latent = nullptr, *timesteps = nullptr, *text = nullptr, *target = nullptr, *loss_weights = nullptr;
   float *context = nullptr, *time = nullptr, *modulation = nullptr;
   float *dcontext = nullptr, *dtime = nullptr, *dmodulation = nullptr;
   float *output = nullptr, *dlatent = nullptr, *dtext = nullptr;
@@ -146,6 +145,7 @@ struct Pipeline::Impl {
     m.embedding_saved = take(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, options.compute_dtype); }),
                              "embedding saved", MemoryCategory::kActivations);
     m.target = floats(out, "target");
+    m.loss_weights = floats(count([](const BatchShape& s) { return s.batch * s.frames; }), "loss weights");
     // A pass without a backward goes to and fro between the first two.
     const int kept = options.training ? layers + 1 : 2;
     for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
@@ -253,6 +253,7 @@ struct Pipeline::Impl {
       up(m.timesteps, b.timesteps, b.shape.timesteps());
       up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
       if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
+      if (b.target && b.loss_weights) up(m.loss_weights, b.loss_weights, b.shape.batch * b.shape.frames);
     }
     return device.record(s);
   }
@@ -294,13 +295,19 @@ struct Pipeline::Impl {
 
   const float* last_tokens(const MicroBuffers& m, bool kept) const { return m.stash[static_cast<size_t>(kept ? layers : layers % 2)]; }
 
+  void measure_loss(const MicroBatch& b, const MicroBuffers& m, double* loss, float* gradient_out, float scale) {
+    const BatchShape& s = b.shape;
+    const LossGrid grid{s.batch, network.out_channels, s.frames, s.height * network.patch_height * s.width * network.patch_width};
+    velocity_loss(device.compute(), loss, gradient_out, m.output, m.target, b.loss_weights ? m.loss_weights : nullptr, grid, options.loss, scale);
+  }
+
   Event predict(const MicroBatch& batch, float* out, double* loss) {
     forward({&batch, 1}, false);
-    Stream &c = device.compute(), &d = device.download();
+    Stream& d = device.download();
     MicroBuffers& m = micro[0];
     network.head->forward(call(head, batch.shape), last_tokens(m, false), m.time, m.output, head_saved);
     const int64_t n = latent_count(batch.shape, network.out_channels);
-    if (loss) mse_loss(c, loss_device, nullptr, m.output, m.target, batch.shape.batch, n / batch.shape.batch, 1.0f);
+    if (loss) measure_loss(batch, m, loss_device, nullptr, 1.0f);
     release_residents();
     device.wait(d, inputs_released);
     if (out) device.copy(d, out, m.output, n * 4, CopyKind::kDownload, "download output");
@@ -347,8 +354,7 @@ struct Pipeline::Impl {
       fill_zero(c, m.dtime, s.timesteps() * d * 4);
       fill_zero(c, m.dmodulation, s.timesteps() * 6 * d * 4);
       network.head->forward(call(head, s), last_tokens(m, true), m.time, m.output, head_saved);
-      mse_loss(c, loss_device + a, dout, m.output, m.target, s.batch, latent_count(s, network.out_channels) / s.batch,
-               1.0f / static_cast<float>(batches.size()));
+      measure_loss(batches[a], m, loss_device + a, dout, 1.0f / static_cast<float>(batches.size()));
       network.head->backward(call(head, s), last_tokens(m, true), m.time, head_saved, dout, m.dtokens, m.dtime, gradient);
     }
     Stream& down = device.download();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "kernels/loss/loss.h"
 #include "model/layer.h"
 #include "stream/host_store.h"
 
@@ -26,6 +27,7 @@ struct MicroBatch {
   const float* timesteps = nullptr;  // (B, times), 0..1000
   const float* text = nullptr;       // (B, S, text_dim), zero rows past the prompt
   const float* target = nullptr;     // (B, Cout, T, h, w), the velocity; training only
+  const float* loss_weights = nullptr;  // (B, T), factors of the latent frames' loss; nullptr: all 1
 };
 
 struct PipelineOptions {
@@ -36,6 +38,7 @@ struct PipelineOptions {
   std::vector<BatchShape> predict_shapes = {};  // further ones of predict() and evaluate(), which need far less
   int max_microbatches = 1;
   bool input_gradients = false;     // also dlatent and dtext (probe)
+  LossTerm loss = {};
 };
 
 struct PipelineHooks {
@@ -55,14 +58,14 @@ class Pipeline {
 
   // Every shape must be one that the options listed.
 
-  // Issues forward, loss and backward of a step. The loss is the mean over all elements of all microbatches, gradients
+  // Issues forward, loss and backward of a step. The loss is the mean over all elements of all microbatches, weighted, gradients
   // are those of that mean. Returns the event after which `losses()` holds.
   Event train(std::span<const MicroBatch> batches);
   const double* losses() const;  // of each microbatch of the last train(), its own mean
 
   // Issues a forward pass; `out` (B, Cout, T, h, w) in host memory holds the velocity once the event has passed.
   Event predict(const MicroBatch& batch, float* out);
-  // As predict(), and the mean squared error against batch.target; the loss is read through `loss`.
+  // As predict(), and the loss against batch.target; the loss is read through `loss`.
   Event evaluate(const MicroBatch& batch, double* loss);
 
   // The weights in host memory have changed: slots and resident modules are uploaded anew at the next use.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "io/state_hash.h"
 
 namespace megaslide {
@@ -25,12 +28,13 @@ bool is_step_name(const std::string& name) {
   return name.size() >= 13 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
 
-// Checkpoints of `directory`, the oldest first.
-std::vector<std::string> checkpoints_in(const std::string& directory) {
+// Checkpoints of `directory`, the oldest first. `damaged`: also folders that have no manifest.
+std::vector<std::string> checkpoints_in(const std::string& directory, bool damaged = false) {
   std::vector<std::string> paths;
   std::error_code ec;
   for (auto e = fs::directory_iterator(directory, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
-    if (is_step_name(e->path().filename().string()) && ModelDirectory::is_one(e->path().string())) paths.push_back(e->path().string());
+    if (is_step_name(e->path().filename().string()) && (ModelDirectory::is_one(e->path().string()) || (damaged && e->is_directory(ec))))
+      paths.push_back(e->path().string());
   if (ec) throw system_error("list", directory, ec.value());
   // Eight digits, or more where they do not suffice: a longer name is a higher step.
   std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) < std::pair(b.size(), b); });
@@ -48,6 +52,23 @@ std::string older_remedy(const std::string& path) {
   return older.empty() ? "give another checkpoint with --resume, or start again in another output.output_dir"
                        : fmt::format("resume from an older one: --resume {}", older);
 }
+
+std::string hex_of(const std::vector<uint32_t>& numbers) {
+  std::string text;
+  for (const uint32_t n : numbers) text += fmt::format("{:08x}", n);
+  return text;
+}
+std::vector<uint32_t> numbers_of(const std::string& hex) {
+  std::vector<uint32_t> numbers;
+  for (size_t i = 0; i + 8 <= hex.size(); i += 8) {
+    uint32_t n = 0;
+    std::from_chars(hex.data() + i, hex.data() + i + 8, n, 16);
+    numbers.push_back(n);
+  }
+  return numbers;
+}
+
+std::string counted(int64_t n, const char* what) { return fmt::format("{} sample{} {} {}", n, n == 1 ? "" : "s", n == 1 ? "is" : "are", what); }
 
 // One tensor of a module's file and where its bytes lie.
 struct StoredTensor {
@@ -85,12 +106,44 @@ void point_latest(const std::string& output_dir, const std::string& target) {
 
 }  // namespace
 
+DataKeys data_keys(const std::vector<std::string>& keys) {
+  constexpr size_t kMostHashes = 65536;  // half a MiB of text
+  DataKeys d;
+  if (keys.empty()) return d;
+  Sha256 all;
+  for (const auto& key : keys) {
+    all.update(key + "\n");
+    if (keys.size() <= kMostHashes) d.hashes.push_back(static_cast<uint32_t>(std::stoul(sha256_hex(key).substr(0, 8), nullptr, 16)));
+  }
+  d.sha256 = all.hex();
+  d.count = static_cast<int64_t>(keys.size());
+  return d;
+}
+
+std::string data_difference(const DataKeys& before, const DataKeys& now) {
+  if (before.sha256.empty() || now.sha256.empty() || before.sha256 == now.sha256) return {};
+  if (before.hashes.empty() || now.hashes.empty()) return fmt::format("of {} samples before and {} now not all are the same", before.count, now.count);
+  auto a = before.hashes, b = now.hashes;
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  std::vector<uint32_t> gone, added;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(gone));
+  std::set_difference(b.begin(), b.end(), a.begin(), a.end(), std::back_inserter(added));
+  if (gone.empty() && added.empty()) return "the samples are the same in another order";
+  std::string text;
+  if (!gone.empty()) text = counted(static_cast<int64_t>(gone.size()), "gone");
+  if (!added.empty()) text += (text.empty() ? "" : ", ") + counted(static_cast<int64_t>(added.size()), "new");
+  return text;
+}
+
 std::string to_json(const RunState& state) {
   return nlohmann::json{{"step", static_cast<uint64_t>(state.updates)},
                         {"train_step", state.step},
                         {"seed", state.seed},
                         {"rng", generator_text(state)},
-                        {"config", state.config}}
+                        {"position", state.position},
+                        {"config", state.config},
+                        {"data", {{"sha256", state.data.sha256}, {"count", state.data.count}, {"hashes", hex_of(state.data.hashes)}}}}
       .dump();
 }
 
@@ -108,6 +161,14 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
   s.seed = j["seed"].get<int64_t>();
   for (const auto& line : j["config"])
     if (line.is_string()) s.config.push_back(line.get<std::string>());
+  // A microbatch has a number below 2^48 (steps and microbatches a step are bounded by the configuration).
+  if (whole("position") && j["position"].get<int64_t>() >= 0 && j["position"].get<int64_t>() >> 48 == 0) s.position = j["position"].get<int64_t>();
+  if (const auto data = j.value("data", nlohmann::json()); data.is_object()) {
+    const auto text_of = [&](const char* key) { return data.contains(key) && data[key].is_string() ? data[key].get<std::string>() : std::string(); };
+    s.data.sha256 = text_of("sha256");
+    s.data.hashes = numbers_of(text_of("hashes"));
+    if (data.contains("count") && data["count"].is_number_unsigned()) s.data.count = data["count"].get<int64_t>();
+  }
   return s;
 }
 
@@ -144,6 +205,15 @@ std::optional<std::string> CheckpointFolder::latest() const {
   const std::string target = directory_ + "/" + fs::read_symlink(output_dir_ + "/latest", ec).filename().string();
   if (!ec && std::find(paths.begin(), paths.end(), target) != paths.end()) return target;
   return paths.empty() ? std::nullopt : std::optional(paths.back());
+}
+
+std::vector<std::string> CheckpointFolder::candidates() const {
+  auto paths = checkpoints_in(directory_, true);
+  std::error_code ec;
+  const std::string target = directory_ + "/" + fs::read_symlink(output_dir_ + "/latest", ec).filename().string();
+  if (const auto at = ec ? paths.end() : std::find(paths.begin(), paths.end(), target); at != paths.end()) paths.erase(at + 1, paths.end());
+  std::reverse(paths.begin(), paths.end());
+  return paths;
 }
 
 std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& like, const RunState& state, int64_t limit,
@@ -201,7 +271,7 @@ ModelDirectory open_checkpoint(const std::string& path) {
   throw Error(path + ": a model, not a checkpoint", "give latest, none, or one of OUTPUT/checkpoints/step-…");
 }
 
-RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool) {
+ModelDirectory open_whole_checkpoint(const std::string& path, ThreadPool& pool) {
   const ModelDirectory directory = open_checkpoint(path);
   const auto differences = directory.verify(pool);
   if (!differences.empty()) {
@@ -209,6 +279,11 @@ RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& 
     for (const auto& d : differences) text += fmt::format("\n  {}: {}", d.name, d.what);
     throw Error(text, older_remedy(path));
   }
+  return directory;
+}
+
+RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& pool) {
+  const ModelDirectory directory = open_whole_checkpoint(path, pool);
   load_state(store, directory, pool, true);
   return parse_run_state(directory.manifest().state, path);
 }

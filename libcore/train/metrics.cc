@@ -73,6 +73,16 @@ void MetricsWriter::write(const StepMetrics& m) {
   remember(m.step, m.loss, m.validation_loss);
 }
 
+void MetricsWriter::flush() const {
+  const std::string path = directory_ + "/metrics.jsonl";
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return;  // not a step yet
+  if (fd < 0) throw system_error("open", path, errno);
+  const int failure = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  if (failure) throw system_error("write", path, failure, "free space on the disk of output.output_dir; the run can be resumed");
+}
+
 void MetricsWriter::draw() const {
   std::vector<double> mean;
   double smooth = 0, weight = 0;

@@ -26,6 +26,8 @@ class MetricsWriter {
  public:
   MetricsWriter(const std::string& directory, int64_t last_step);
   void write(const StepMetrics& m);
+  // To the disk itself; throws Error where it cannot be.
+  void flush() const;
   // DIR/loss.svg, atomically: training loss, its running mean, validation loss.
   void draw() const;
 

@@ -28,10 +28,18 @@ VideoSamplerOptions sampler_options(const RunConfig& run, const ModelConfig& con
   return o;
 }
 
+// A run holds one network; a video of a model of two needs both.
+void require_one_network(const ModelConfig& config) {
+  if (config.boundary > 0)
+    throw usage_error(fmt::format("sample.prompts: model {} has two networks, and a run trains one of them", config.name),
+                      "leave sample.prompts out, and sample from checkpoints with sample-video");
+}
+
 }  // namespace
 
 std::vector<BatchShape> sampling_shapes(const RunConfig& run, const ModelConfig& config, const Network& network) {
   if (run.sample.prompts.empty()) return {};
+  require_one_network(config);
   const VideoSamplerOptions o = sampler_options(run, config);
   if (const auto errors = sampling_option_errors(config, o); !errors.empty())
     throw usage_error(fmt::format("the sample section does not go with the model:\n  {}", fmt::join(errors, "\n  ")));
@@ -41,6 +49,7 @@ std::vector<BatchShape> sampling_shapes(const RunConfig& run, const ModelConfig&
 
 SampleTexts encode_sample_prompts(const RunConfig& run, const ModelParts& parts, int threads) {
   if (run.sample.prompts.empty()) return {};
+  require_one_network(parts.config);
   codec_identity(parts);  // a model without a codec is refused now, not when the first samples are due
   std::vector<std::string> prompts;
   for (const auto& named : name_prompts(run.sample.prompts)) prompts.push_back(named.prompt);

@@ -35,7 +35,7 @@ HostBatch random_batch(const ModelConfig& config, int64_t step, int micro) {
   b.text = HostTensor(DType::kF32, {1, b.shape.context_rows, config.text_dim});
   b.timesteps = HostTensor(DType::kF32, {1});
   const auto fill = [&](HostTensor& t, int64_t which) {
-    fill_normal({t.f32(), static_cast<size_t>(t.elements())}, 11, RandomPurpose::kTest, sample_series(step, micro, which));
+    fill_normal({t.f32(), static_cast<size_t>(t.elements())}, 11, RandomPurpose::kTest, sample_series(step, 8 * micro + which));
   };
   fill(b.latent, 0);
   fill(b.target, 1);
@@ -101,7 +101,11 @@ class Runner {
       step.finish();
     }
     step.drain();
-    return {to, step.updates(), 11, {}};
+    RunState state;
+    state.step = to;
+    state.updates = step.updates();
+    state.seed = 11;
+    return state;
   }
 
   const SelfTestOptions& options_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "train/objective.h"
+
 namespace megaslide {
 
 DType compute_dtype(const RunConfig& run) {
@@ -31,6 +33,7 @@ PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> s
   o.shapes = std::move(shapes);
   o.predict_shapes = std::move(sampling);
   o.max_microbatches = max_microbatches;
+  o.loss = loss_term(run);
   return o;
 }
 
@@ -72,7 +75,7 @@ int64_t staging_bytes(const ModelConfig& model, const std::vector<BatchShape>& s
   int64_t largest = 0;
   for (const auto& s : shapes) {
     const int64_t latent = s.batch * s.tokens() * 4 * (model.in_channels + model.out_channels);
-    largest = std::max(largest, 4 * (latent + s.batch * (1 + s.context_rows * model.text_dim)));
+    largest = std::max(largest, 4 * (latent + s.batch * (s.times + s.frames + s.context_rows * model.text_dim)));
   }
   return 2 * microbatches * largest;
 }

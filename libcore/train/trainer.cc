@@ -15,12 +15,14 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "config/load.h"
-#include "config/nearest.h"
+#include "diffusion/video_sampler.h"
 #include "io/open_model.h"
 #include "model/wan.h"
 #include "train/checkpoint.h"
 #include "train/flops.h"
 #include "train/learning_rate.h"
+#include "train/objective.h"
+#include "train/resume.h"
 #include "train/sample_in_training.h"
 #include "train/setup.h"
 #include "train/training_data.h"
@@ -58,21 +60,38 @@ double mean_of_end(const std::vector<double>& x, bool front) {
   return std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(n), 0.0) / static_cast<double>(n);
 }
 
+// The network that the run trains: the model's only one, or one of two.
+ModelDirectory network_to_train(const ModelDirectory& model, const RunConfig& run) {
+  require_expert(run, model.config());
+  return run.model.expert ? networks_of(model)[run.model.expert == RunConfig::Expert::kLow ? 1 : 0] : model;
+}
+
+// Sizes are the network's, what goes with it is the whole model's.
+ModelConfig config_of(const ModelDirectory& network, const ModelDirectory& model) {
+  ModelConfig c = model.config();
+  const ModelConfig& n = network.config();
+  c.dim = n.dim, c.heads = n.heads, c.ffn_dim = n.ffn_dim, c.layers = n.layers;
+  c.in_channels = n.in_channels, c.out_channels = n.out_channels;
+  c.attention = n.attention;
+  return c;
+}
+
 class Trainer {
  public:
   Trainer(const RunConfig& run, const TrainerOptions& options)
-      : run_(run), options_(options), lock_(run.output.output_dir), model_(run.model.path),
-        config_(with_overrides(model_.directory().config(), run)), parts_(parts_of(model_.directory())),
+      : run_(run), options_(options), lock_(run.output.output_dir), model_(run.model.path), weights_(network_to_train(model_.directory(), run)),
+        config_(with_overrides(config_of(weights_, model_.directory()), run)), parts_(parts_of(model_.directory())),
         texts_(encode_sample_prompts(run, parts_, options.threads)), checkpoints_(run.output.output_dir),
         network_(make_wan_network(config_)), data_(open_training_data(run, config_, parts_)),
         store_(network_, host_store_options(run, false)),
         device_(make_device()), pool_(options.threads) {
+    for (const auto& line : data_->summary()) log_info("{}", line);
+    run_.train.max_train_steps = data_->last_step();
     state_.seed = run.train.seed;
-    state_.config = run_lines(run);
+    state_.config = run_lines(run_);
+    state_.data = data_keys(data_->keys());
     load();
-    manifest_ = model_.directory().manifest();
-    manifest_.config = config_;
-    if (manifest_.source.parts.empty()) manifest_.source.parts = std::filesystem::absolute(model_.directory().path()).lexically_normal().string();
+    fill_manifest();
     step_ = std::make_unique<TrainStep>(
         *device_, network_, store_,
         pipeline_options(run_, data_->shapes(), sampling_shapes(run_, config_, network_), data_->max_microbatches()), optimizer_options(run_),
@@ -85,7 +104,7 @@ class Trainer {
     summary_.first_step = state_.step + 1;
     const int64_t last = run_.train.max_train_steps;
     Progress progress("train", static_cast<double>(last - state_.step), "steps");
-    std::vector<HostBatch> next = state_.step < last ? prepare(state_.step + 1) : std::vector<HostBatch>{};
+    std::vector<HostBatch> next = state_.step < last ? batches_of(*data_, state_.step + 1) : std::vector<HostBatch>{};
     double boundary = device_->now();
     while (state_.step < last && !options_.stop.requested()) {
       const std::vector<HostBatch> batches = std::move(next);
@@ -126,56 +145,33 @@ class Trainer {
     return lines;
   }
 
-  void check_allowed_changes() const {
-    const auto keys = run_config_keys();
-    for (const std::string& key : options_.allowed_changes) {
-      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-      const std::string near = nearest_name(key, keys);
-      throw usage_error(fmt::format("--allow-config-change {}: no such key{}", key, near.empty() ? "" : fmt::format("; did you mean {}?", near)),
-                        "man megaslide-config lists the keys");
-    }
-  }
-
-  // Weights of the model, or the state of a checkpoint.
+  // Weights of the model, or the state of a checkpoint. Configuration and seed stay this run's: they may differ where a
+  // change was allowed.
   void load() {
-    check_allowed_changes();
-    const std::string& resume = run_.output.resume_from_checkpoint;
-    std::optional<std::string> from;
-    if (resume == "latest") from = checkpoints_.latest();
-    else if (resume != "none") from = resume;
-    else if (const auto found = checkpoints_.latest())
-      throw usage_error(fmt::format("{}: holds checkpoints of another run, and resuming was declined", *found),
-                        "resume with --resume latest, or choose another output.output_dir");
-    if (!from) {
-      load_state(store_, model_.directory(), pool_, false);
-      return;
+    check_allowed_changes(options_.allowed_changes);
+    if (const auto from = find_resume_point(run_, state_, checkpoints_, options_.allowed_changes, pool_)) {
+      load_state(store_, from->directory, pool_, true);
+      state_.step = from->state.step;
+      state_.updates = from->state.updates;
+      state_.position = from->state.position < 0 ? data_->position(state_.step) : from->state.position;
+      data_->resume_after(state_.step, state_.position);
+      run_.train.max_train_steps = data_->last_step();
+      log_info("resumed from {} at step {}", from->directory.path(), state_.step);
+    } else {
+      load_state(store_, weights_, pool_, false);
+      state_.position = 0;
     }
-    const ModelDirectory directory = open_checkpoint(*from);
-    const RunState found = parse_run_state(directory.manifest().state, *from);
-    refuse_changes(*from, found);
-    // Configuration and seed stay this run's: they may differ where a change was allowed.
-    const RunState loaded = load_checkpoint(*from, store_, pool_);
-    state_.step = loaded.step;
-    state_.updates = loaded.updates;
-    log_info("resumed from {} at step {}", *from, state_.step);
+    require_finite_weights(store_, state_.step ? run_.output.output_dir : run_.model.path, pool_);
   }
 
-  void refuse_changes(const std::string& path, const RunState& found) const {
-    std::string text;
-    for (const auto& line : differing_keys(found.config, state_.config)) {
-      const std::string key = line.substr(0, line.find(':'));
-      if (std::find(options_.allowed_changes.begin(), options_.allowed_changes.end(), key) == options_.allowed_changes.end())
-        text += "\n  " + line;
-    }
-    if (text.empty()) return;
-    throw usage_error(fmt::format("{}: made with another configuration:{}", path, text),
-                      "restore these keys, allow each with --allow-config-change KEY, or choose another output.output_dir");
-  }
-
-  std::vector<HostBatch> prepare(int64_t step) const {
-    std::vector<HostBatch> all;
-    for (int a = 0; a < data_->microbatches(step); ++a) all.push_back(data_->batch(step, a));
-    return all;
+  // Of the checkpoints: they name the model that their codec, text encoder and other network come from.
+  void fill_manifest() {
+    manifest_ = weights_.manifest();
+    manifest_.config = config_;
+    ModelSource& source = manifest_.source;
+    source.parts = model_.directory().manifest().source.parts;
+    if (source.parts.empty()) source.parts = std::filesystem::absolute(run_.model.path).lexically_normal().string();
+    if (run_.model.expert) source.network = run_.model.expert == RunConfig::Expert::kLow ? "transformer_2" : "transformer";
   }
 
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -193,7 +189,7 @@ class Trainer {
     step_->begin(views, m.lr);
     std::exception_ptr no_data;
     try {
-      if (m.step < last) next = prepare(m.step + 1);
+      if (m.step < last) next = batches_of(*data_, m.step + 1);
     } catch (...) {
       no_data = std::current_exception();  // the step in hand still reads `batches`
     }
@@ -202,6 +198,7 @@ class Trainer {
     if (no_data) std::rethrow_exception(no_data);
     m.wait_data = std::max(0.0, prepared - r.ended);
     state_.step = m.step;
+    state_.position = data_->position(m.step);
     state_.updates = step_->updates();
     m.loss = r.loss;
     m.grad_norm = r.grad_norm;
@@ -266,6 +263,7 @@ class Trainer {
   void checkpoint() {
     step_->drain();
     try {
+      metrics_->flush();  // a checkpoint's steps are on disk before it is
       summary_.checkpoint = checkpoints_.save(store_, manifest_, state_, run_.output.checkpoints_total_limit, pool_);
       saved_step_ = state_.step;
     } catch (const std::exception& e) {
@@ -317,10 +315,11 @@ class Trainer {
     summary_.state_hash = state_hash(store_, state_, pool_);
   }
 
-  const RunConfig run_;
+  RunConfig run_;
   const TrainerOptions options_;
   OutputLock lock_;
   OpenModel model_;
+  ModelDirectory weights_;
   ModelConfig config_;
   ModelParts parts_;
   SampleTexts texts_;

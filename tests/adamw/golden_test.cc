@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -96,6 +97,14 @@ void check_case(const SafetensorsFile& file, const Case& c, bool split) {
 
 TEST(AdamWGolden, MatchesTorchInFp64) {
   const auto file = SafetensorsFile::open(MEGASLIDE_TEST_DATA "/adamw/adamw.safetensors");
+  for (const Case& c : kCases)
+    for (const bool split : {false, true}) check_case(file, c, split);
+}
+
+TEST(WholeGolden, AdamW) {
+  const char* golden = std::getenv("MEGASLIDE_GOLDEN");
+  if (golden == nullptr) GTEST_SKIP() << "MEGASLIDE_GOLDEN names no folder";
+  const auto file = SafetensorsFile::open(std::string(golden) + "/wan/adamw/adamw.safetensors");
   for (const Case& c : kCases)
     for (const bool split : {false, true}) check_case(file, c, split);
 }

@@ -18,6 +18,8 @@ class ModelConfigTest : public testing::Test {
 TEST_F(ModelConfigTest, ParametersOfPublishedModels) {
   EXPECT_EQ(parameter_count(load_model_config("wan2.1-t2v-1.3b")), 1418996800);
   EXPECT_EQ(parameter_count(load_model_config("wan2.1-t2v-14b")), 14288491584);
+  EXPECT_EQ(parameter_count(load_model_config("wan2.2-t2v-a14b")), 14288491584);
+  EXPECT_EQ(parameter_count(load_model_config("wan2.2-ti2v-5b")), 4999787712);
 }
 
 TEST_F(ModelConfigTest, ParametersOfTheOffsetNet) {
@@ -50,7 +52,7 @@ TEST_F(ModelConfigTest, ScalePointsHaveTheirSize) {
 
 TEST_F(ModelConfigTest, EveryPresetLoadsAndReadsBack) {
   const std::vector<std::string> names = preset_names("models");
-  ASSERT_EQ(names.size(), 6u);
+  ASSERT_EQ(names.size(), 8u);
   for (const std::string& name : names) {
     const ModelConfig c = load_model_config(name);
     EXPECT_EQ(c.name, name);

@@ -75,6 +75,30 @@ TEST(RunConfig, MessagesHaveAPlace) {
   EXPECT_EQ(message_of("train: 5\n").substr(0, 52), "a.yaml:1:8: train: expected a section with keys max_");
 }
 
+TEST(RunConfig, CachesAndRepeatsAreOneOrSeveral) {
+  const RunConfig one = parse_run_config("data: {cache: a, num_repeats: 3}\n", "a.yaml"), two = parse_run_config("data: {cache: [a, b], num_repeats: [3, 1]}\n", "a.yaml");
+  EXPECT_EQ(one.data.cache, std::vector<std::string>{"a"});
+  EXPECT_EQ(one.data.repeats_of(1), 3);
+  EXPECT_EQ(two.data.cache, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(two.data.repeats_of(1), 1);
+  const auto lines = canonical_lines(one), lines_of_two = canonical_lines(two);
+  for (const char* line : {"data.cache=a", "data.num_repeats=3"}) EXPECT_NE(std::find(lines.begin(), lines.end(), line), lines.end()) << line;
+  for (const char* line : {"data.cache=[a, b]", "data.num_repeats=[3, 1]"}) EXPECT_NE(std::find(lines_of_two.begin(), lines_of_two.end(), line), lines_of_two.end()) << line;
+  EXPECT_EQ(message_of("data: {cache: [a, b], num_repeats: [1, 2, 3]}\n"), "a.yaml:1:36: data.num_repeats: expected one number, or one a cache (2), got 3");
+  EXPECT_EQ(message_of("data: {num_repeats: []}\n").substr(0, 67), "a.yaml:1:21: data.num_repeats: expected an integer or a list of int");
+  EXPECT_EQ(message_of("data: {num_repeats: 0}\n"), "a.yaml:1:21: data.num_repeats: expected an integer from 1 to 1000000, got \"0\"");
+}
+
+TEST(RunConfig, RangesOfTheObjective) {
+  for (const char* bad : {"train.timestep_sampling=sigma", "train.logit_std=0", "train.sigmoid_scale=21", "train.mode_scale=1.76", "train.mode_scale=-1", "train.min_timestep=-1",
+                          "train.max_timestep=1001", "train.num_timestep_buckets=-1", "train.weighting_scheme=bel", "train.loss_type=l1", "train.huber_delta=0",
+                          "train.first_frame=yes", "model.expert=mid", "data.batch_tokens=-1", "train.max_train_epochs=-1", "train.flow_shift=0"})
+    EXPECT_THROW(make_run_config({bad}), Error) << bad;
+  for (const char* good : {"train.timestep_sampling=shift", "train.timestep_sampling=mode", "train.mode_scale=1.75", "train.min_timestep=999", "train.weighting_scheme=bell",
+                           "train.loss_type=smooth_l1", "train.first_frame=clean", "model.expert=low", "train.max_timestep=1"})
+    EXPECT_NO_THROW(make_run_config({good})) << good;
+}
+
 TEST(RunConfig, UnknownKeysGetTheNearestName) {
   EXPECT_EQ(message_of("optimizer:\n  lerning_rate: 1\n"), "a.yaml:2:3: optimizer.lerning_rate: unknown key; did you mean optimizer.learning_rate?");
   EXPECT_EQ(message_of("train: {learning_rate: 1}\n"), "a.yaml:1:9: train.learning_rate: unknown key; did you mean optimizer.learning_rate?");
@@ -102,6 +126,13 @@ TEST(RunConfig, RelationsBetweenKeys) {
   EXPECT_EQ(message_of("data: {cache: a}\n", {"data.replay=b"}), "--set data.replay=b: data.replay: data.cache and data.replay exclude each other");
   EXPECT_EQ(message_of("stream: {link: {bandwidth: 1GB/s}}\n"),
             "a.yaml:1:28: stream.link.bandwidth: only an emulated link has a bandwidth: set stream.link.kind to emulated");
+  EXPECT_EQ(message_of("train: {min_timestep: 500, max_timestep: 400}\n"),
+            "a.yaml:1:42: train.max_timestep: expected more than train.min_timestep (500), got 400");
+  EXPECT_EQ(message_of("train: {timestep_sampling: sigmoid, flow_shift: 3}\n"),
+            "a.yaml:1:49: train.flow_shift: sigmoid is not shifted: set train.timestep_sampling to shift");
+  EXPECT_EQ(message_of("data: {batch_size: 2, batch_tokens: 9}\n"), "a.yaml:1:37: data.batch_tokens: data.batch_size and data.batch_tokens exclude each other");
+  EXPECT_EQ(message_of("data: {replay: a}\ntrain: {max_train_epochs: 2}\n"),
+            "a.yaml:2:27: train.max_train_epochs: stored batches are replayed once: set train.max_train_steps");
   EXPECT_EQ(message_of("sample: {num_frames: 16}\n"), "a.yaml:1:22: sample.num_frames: expected 4k+1, got 16");
 }
 
@@ -182,7 +213,8 @@ TEST(RunConfig, TrainingNeeds) {
 TEST(RunConfig, ExampleFileShowsEveryKeyWithItsDefault) {
   const std::string path = MEGASLIDE_SOURCE_DIR "/configs/train/finetune.yaml";
   RunConfig c = load_run_config(path);
-  c.model.path = c.data.cache = c.output.output_dir = "";
+  c.model.path = c.output.output_dir = "";
+  c.data.cache.clear();
   EXPECT_EQ(to_yaml(c), to_yaml(RunConfig{}));
   // With the commented keys switched on it is still read, but for the second source of data.
   std::ifstream file(path);
@@ -212,6 +244,24 @@ TEST(Configs, EveryFileIsRead) {
     else EXPECT_NO_THROW(reject_unsupported(load_run_config(path))) << path;
   }
   EXPECT_GE(files, 10u);
+}
+
+// Each published model has a run that trains it, and needs nothing but its paths.
+TEST(Configs, RunsOfThePublishedModels) {
+  set_config_directories({MEGASLIDE_SOURCE_DIR "/configs"});
+  const std::vector<std::pair<std::string, std::string>> runs{{"wan2.1-1.3b", "wan2.1-t2v-1.3b"}, {"wan2.1-14b", "wan2.1-t2v-14b"}, {"wan2.2-a14b-high", "wan2.2-t2v-a14b"},
+                                                              {"wan2.2-a14b-low", "wan2.2-t2v-a14b"}, {"wan2.2-ti2v-5b", "wan2.2-ti2v-5b"}};
+  for (const auto& [name, model] : runs) {
+    const RunConfig run = load_run_config(MEGASLIDE_SOURCE_DIR "/configs/train/" + name + ".yaml");
+    EXPECT_NO_THROW(require_for_training(run)) << name;
+    EXPECT_EQ(run.model.path, "models/" + model);
+    const ModelConfig c = load_model_config(model);
+    EXPECT_NO_THROW(with_overrides(c, run)) << name;
+    EXPECT_EQ(c.boundary > 0, run.model.expert.has_value()) << name;
+    EXPECT_EQ(run.train.timestep_sampling, TimestepSampling::kShift);
+    EXPECT_TRUE(run.train.flow_shift) << name;
+  }
+  EXPECT_EQ(load_run_config(MEGASLIDE_SOURCE_DIR "/configs/train/wan2.2-a14b-low.yaml").model.expert, RunConfig::Expert::kLow);
 }
 
 TEST(MachineConfig, EveryPresetLoadsAndReadsBack) {

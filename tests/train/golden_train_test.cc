@@ -1,14 +1,12 @@
 // Five steps against torch: data, objective, gradients, clipping, AdamW, through the whole trainer.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "io/model_directory.h"
-#include "io/parameter_reader.h"
+#include "golden_state.h"
 #include "training_fixture.h"
 
 namespace megaslide {
@@ -24,39 +22,12 @@ RunConfig golden_run(const std::string& output, const std::vector<std::string>& 
   return make_run_config(sets);
 }
 
-// Relative L2 distance of all parameters (or moments) together.
-double distance(const ModelDirectory& got, const SafetensorsFile& golden, const std::string& what) {
-  double error = 0, norm = 0;
-  for (const auto& t : golden.tensors()) {
-    if (!t.name.starts_with(what + ".")) continue;
-    const std::string name = t.name.substr(what.size() + 1);
-    SafetensorsFile file = got.embed();
-    for (int64_t part = -1; part <= got.layers(); ++part)
-      if (got.part(part).find(name)) file = got.part(part);
-    const ParameterReader reader(file, name);
-    const HostTensor expected = HostTensor::f32_from(golden.view(t));
-    std::vector<float> x(static_cast<size_t>(expected.elements()));
-    if (what == "param") reader.master(x.data(), 0, expected.elements());
-    if (what == "exp_avg") reader.first_moment(x.data(), 0, expected.elements());
-    if (what == "exp_avg_sq") reader.second_moment(x.data(), 0, expected.elements());
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double e = expected.f32()[i];
-      error += (x[i] - e) * (x[i] - e);
-      norm += e * e;
-    }
-  }
-  return std::sqrt(error / norm);
-}
-
 TEST(GoldenTraining, FiveStepsEqualTorch) {
   const TemporaryFolder folder;
   const TrainSummary s = testing::train(golden_run(folder / "out", {"model.compute_dtype=fp32", "optimizer.masters=fp32", "optimizer.gradients=fp32"}));
   const ModelDirectory got = ModelDirectory::open(s.checkpoint);
   const SafetensorsFile golden = SafetensorsFile::open(kData + "/state_step5.safetensors");
-  // Four times the library's own fp32 noise (README beside the data).
-  EXPECT_LT(distance(got, golden, "param"), 4 * 3.8e-7);
-  EXPECT_LT(distance(got, golden, "exp_avg"), 4 * 1.9e-6);
-  EXPECT_LT(distance(got, golden, "exp_avg_sq"), 4 * 1.9e-6);
+  testing::expect_golden_state(got, golden);
   const double losses[] = {31.127865132160622, 0.12160126721820436, 32.35797336772005, 0.07851315434232822, 17.874787171239447};
   const double norms[] = {1.9620234433061257, 0.7780025249957042, 1.8893595047828713, 0.5355646500973581, 1.42271300186082};
   const bool clipped[] = {true, false, true, false, true};
@@ -77,7 +48,7 @@ TEST(GoldenTraining, SplitMastersAreFp32Masters) {
   const TrainSummary fp32 = testing::train(golden_run(folder / "fp32", {"optimizer.masters=fp32"}));
   EXPECT_EQ(split.state_hash, fp32.state_hash);
   // 16-bit operands: the parameters move by about lr a step, so they stay within a small part of that of torch's.
-  EXPECT_LT(distance(ModelDirectory::open(split.checkpoint), SafetensorsFile::open(kData + "/state_step5.safetensors"), "param"), 5e-3);
+  EXPECT_LT(testing::state_distance(ModelDirectory::open(split.checkpoint), SafetensorsFile::open(kData + "/state_step5.safetensors"), "param"), 5e-3);
 }
 
 TEST(GoldenTraining, TooFewStoredStepsAreAnErrorThatSaysHowMany) {

@@ -70,6 +70,8 @@ while [ "$done_kills" -lt "$kills" ]; do
   train "$work/run.yaml" || { cat "$work/log"; exit 1; }
   got=$("$bin/shard-weights" --hash "$out/latest")
   [ "$got" = "$expected" ] || { echo "round $round ended in $got, expected $expected"; exit 1; }
+  # Every step has one line, whatever was run twice.
+  grep -o '"step":[0-9]*' "$out/metrics.jsonl" | cut -d: -f2 | cmp - <(seq "$steps") || { echo "round $round: metrics.jsonl misses or repeats a step"; exit 1; }
   rm -rf "$out"
 done
 echo "$done_kills kills in $round rounds: every start found a whole checkpoint, every end the state $expected"

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "../io/temporary_folder.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "config/load.h"
 #include "data/cache.h"
 #include "diffusion/flow_matching.h"
@@ -34,6 +36,34 @@ inline ModelConfig small_model(AttentionKind kind = AttentionKind::kDsa) {
   return c;
 }
 
+// A cache of clips with latents of these shapes (C, T, h, w); the clips of another `first` are other clips.
+inline void write_small_cache(const std::string& path, const ModelConfig& config, const std::vector<Shape>& latents, size_t first = 0) {
+  std::filesystem::create_directories(path + "/clips");
+  std::vector<CachedClip> clips;
+  for (size_t k = 0; k < latents.size(); ++k) {
+    const size_t i = first + k;
+    HostTensor latent(DType::kF32, latents[k]), text(DType::kF32, {static_cast<int64_t>(2 + i % 3), config.text_dim});
+    fill_normal({latent.f32(), static_cast<size_t>(latent.elements())}, 1, RandomPurpose::kTest, i);
+    // Something to learn: a value a channel and clip, with a little noise.
+    for (int64_t e = 0; e < latent.elements(); ++e)
+      latent.f32()[e] = 0.1f * latent.f32()[e] + std::sin(static_cast<float>(e / (latent.elements() / latents[k][0])) + static_cast<float>(i));
+    fill_normal({text.f32(), static_cast<size_t>(text.elements())}, 2, RandomPurpose::kTest, i);
+    CachedClip c;
+    c.key = "clip" + std::to_string(i);
+    c.path = c.key + ".mp4";
+    c.caption = c.key;
+    c.latent = latents[k];
+    c.text_rows = text.shape()[0];
+    c.frames = 4 * (latents[k][1] - 1) + 1;
+    c.width = latents[k][3] * 4;
+    c.height = latents[k][2] * 4;
+    c.fps = 8;
+    write_cached_clip(path, c.key, latent.view(), text.view(), {});
+    clips.push_back(c);
+  }
+  write_cache_index(path, cache_identity(config), clips);
+}
+
 struct Workplace {
   TemporaryFolder folder;
   ModelConfig config;
@@ -44,29 +74,7 @@ struct Workplace {
       : config(small_model(kind)) {
     ThreadPool pool(2);
     init_model_directory(folder / "model", config, 5, DType::kF32, false, pool);
-    std::filesystem::create_directories(folder / "cache/clips");
-    std::vector<CachedClip> clips;
-    for (size_t i = 0; i < latents.size(); ++i) {
-      HostTensor latent(DType::kF32, latents[i]), text(DType::kF32, {static_cast<int64_t>(2 + i % 3), config.text_dim});
-      fill_normal({latent.f32(), static_cast<size_t>(latent.elements())}, 1, RandomPurpose::kTest, i);
-      // Something to learn: a value a channel and clip, with a little noise.
-      for (int64_t k = 0; k < latent.elements(); ++k)
-        latent.f32()[k] = 0.1f * latent.f32()[k] + std::sin(static_cast<float>(k / (latent.elements() / latents[i][0])) + static_cast<float>(i));
-      fill_normal({text.f32(), static_cast<size_t>(text.elements())}, 2, RandomPurpose::kTest, i);
-      CachedClip c;
-      c.key = "clip" + std::to_string(i);
-      c.path = c.key + ".mp4";
-      c.caption = c.key;
-      c.latent = latents[i];
-      c.text_rows = text.shape()[0];
-      c.frames = 4 * (latents[i][1] - 1) + 1;
-      c.width = latents[i][3] * 4;
-      c.height = latents[i][2] * 4;
-      c.fps = 8;
-      write_cached_clip(folder / "cache", c.key, latent.view(), text.view(), {});
-      clips.push_back(c);
-    }
-    write_cache_index(folder / "cache", cache_identity(config), clips);
+    write_small_cache(folder / "cache", config, latents);
   }
 
   RunConfig run(const std::string& output, const std::vector<std::string>& more = {}) const {
@@ -76,6 +84,24 @@ struct Workplace {
     return make_run_config(sets);
   }
 };
+
+// What is logged while `work` runs.
+inline std::string log_of(auto&& work) {
+  std::string log;
+  const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { log += text + "\n"; });
+  work();
+  set_log_sink(before);
+  return log;
+}
+
+inline std::string error_of(auto&& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
 
 inline TrainSummary train(const RunConfig& run, int threads = 2) {
   TrainerOptions o;
