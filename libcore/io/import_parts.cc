@@ -151,7 +151,8 @@ int64_t PartsImport::bytes() const {
 bool PartsImport::canonical(const Part& part, const std::string& base) const {
   if (!part.source.is_safetensors() || part.checkpoint.original || !part.checkpoint.prefix.empty() || part.checkpoint.has_more || part.checkpoint.scales.any()) return false;
   if (part.source.index().empty()) return true;
-  return part.source.index().ends_with("/" + base + ".safetensors.index.json");
+  // A VAE is one file; a text encoder may come in shards.
+  return base == "model" && part.source.index().ends_with("/" + base + ".safetensors.index.json");
 }
 
 void PartsImport::write_part(ModelDirectoryWriter& writer, const Part& part, const std::string& folder, const std::string& base, StopToken stop) const {
