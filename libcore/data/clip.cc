@@ -149,7 +149,8 @@ class Loader {
       say(fmt::format("re-timed from {:.5g} to {:.5g} frames a second: {} became {}", f.fps, f.used_fps, f.frames_decoded, f.frames_retimed));
     }
     if (left > 0) say(fmt::format("{} of {} frames left over", left, f.frames_retimed));
-    if (lost_w > 0 || lost_h > 0) say(fmt::format("{} of {} columns and {} of {} rows cut", lost_w, f.width, lost_h, f.height));
+    const std::string columns = lost_w > 0 ? fmt::format("{} of {} columns", lost_w, f.width) : "", rows = lost_h > 0 ? fmt::format("{} of {} rows", lost_h, f.height) : "";
+    if (lost_w > 0 || lost_h > 0) say(columns + (lost_w > 0 && lost_h > 0 ? " and " : "") + rows + " cut");
     if ((left > 0 || lost_w > 0 || lost_h > 0) && f.status == ClipStatus::kKept) f.status = ClipStatus::kCut;
     if (std::abs(region.width - static_cast<double>(size_->width)) > 1e-9)
       say(fmt::format("scaled by {:.4g} to {}x{}", static_cast<double>(size_->width) / region.width, size_->width, size_->height));

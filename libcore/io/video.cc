@@ -139,11 +139,7 @@ class ModuleReader final : public VideoReader {
 
   std::vector<std::string> warnings() const override {
     std::vector<std::string> out = notes_;
-    std::string line;
-    for (const char* p = module_.warnings(reader_); *p != 0; ++p) {
-      if (*p == '\n') out.push_back(std::exchange(line, {}));
-      else line += *p;
-    }
+    for (std::string& n : lines_of(module_.warnings(reader_))) out.push_back(std::move(n));
     return out;
   }
 

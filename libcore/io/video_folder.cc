@@ -16,7 +16,8 @@ bool is_png(const std::string& path) {
   return e == ".png" || e == ".PNG";
 }
 
-Picture read_picture(const std::string& path) {
+// `notes` gains what a person should know, each once; `turned` becomes the degrees by which the picture's own tag turned it.
+Picture read_picture(const std::string& path, std::vector<std::string>& notes, int& turned) {
   if (is_png(path)) return read_png(path);
   ModuleError error;
   MsVideoInfo info{};
@@ -26,6 +27,9 @@ Picture read_picture(const std::string& path) {
   Picture p{info.width, info.height, std::vector<uint8_t>(static_cast<size_t>(info.width * info.height * 3))};
   double time = 0, length = 0;
   const int rc = module.next(reader, p.rgb.data(), &time, &length, error);
+  turned = info.rotation;
+  for (const std::string& n : lines_of(module.warnings(reader)))
+    if (std::find(notes.begin(), notes.end(), n) == notes.end()) notes.push_back(n);
   module.close(reader);
   if (rc != 1) throw Error(fmt::format("{}: {}", path, rc < 0 ? error.text : "holds no picture"), "fetch the file again");
   return p;
@@ -34,7 +38,7 @@ Picture read_picture(const std::string& path) {
 class FolderReader final : public VideoReader {
  public:
   FolderReader(std::string path, std::vector<std::string> pictures) : path_(std::move(path)), pictures_(std::move(pictures)) {
-    first_ = read_picture(pictures_.front());
+    first_ = read_picture(pictures_.front(), notes_, info_.rotation);
     info_.width = first_.width;
     info_.height = first_.height;
     info_.fps = kUnknownRate;
@@ -46,7 +50,8 @@ class FolderReader final : public VideoReader {
   const VideoInfo& info() const override { return info_; }
   bool next(Picture& picture, double& time) override {
     if (at_ == pictures_.size()) return false;
-    picture = at_ == 0 ? std::move(first_) : read_picture(pictures_[at_]);
+    int turned = 0;
+    picture = at_ == 0 ? std::move(first_) : read_picture(pictures_[at_], notes_, turned);
     if (picture.width != info_.width || picture.height != info_.height)
       throw Error(fmt::format("{}: {}x{}, but the first picture is {}x{}", pictures_[at_], picture.width, picture.height, info_.width, info_.height),
                   "give the pictures of a folder one size");
@@ -54,10 +59,11 @@ class FolderReader final : public VideoReader {
     return true;
   }
   double end_time() const override { return static_cast<double>(at_) / kUnknownRate; }
+  std::vector<std::string> warnings() const override { return notes_; }
 
  private:
   std::string path_;
-  std::vector<std::string> pictures_;
+  std::vector<std::string> pictures_, notes_;
   Picture first_;
   VideoInfo info_;
   size_t at_ = 0;

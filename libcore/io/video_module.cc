@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 
@@ -40,6 +41,16 @@ const MsVideoModule* load() {
 const MsVideoModule& video_module() {
   static const MsVideoModule* const module = load();  // a failed load is tried again at the next call
   return *module;
+}
+
+std::vector<std::string> lines_of(const char* text) {
+  std::vector<std::string> out;
+  std::string line;
+  for (; *text != 0; ++text) {
+    if (*text == '\n') out.push_back(std::exchange(line, {}));
+    else line += *text;
+  }
+  return out;
 }
 
 }  // namespace megaslide

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "io/video.h"
 #include "io/video_plugin.h"
@@ -16,6 +17,8 @@ struct ModuleError {
   char text[1024] = {};
   operator MsVideoError() { return {text, sizeof text}; }  // NOLINT: implicit on purpose
 };
+
+std::vector<std::string> lines_of(const char* text);  // of the module's warnings
 
 std::unique_ptr<VideoReader> open_frame_folder(const std::string& path, std::vector<std::string> pictures);
 std::unique_ptr<VideoWriter> create_frame_folder(const std::string& path, int64_t width, int64_t height);

@@ -121,6 +121,25 @@ TEST(Reader, AllEightOrientations) {
   }
 }
 
+TEST(Reader, PicturesAreTurnedByTheirExifTag) {
+  std::ifstream in(test_data("cases/mixed/still.jpg"), std::ios::binary);
+  const std::string jpeg((std::istreambuf_iterator<char>(in)), {});
+  const Picture plain = read_all(test_data("cases/mixed/still.jpg")).pictures.at(0);
+  for (const auto& [tag, degrees] : {std::pair{'\1', 0}, {'\3', 180}, {'\6', 90}, {'\10', 270}}) {
+    // APP1: Exif, a TIFF of one entry: Orientation, SHORT, 1.
+    const std::string app = std::string("\xff\xe1\0\x22", 4) + std::string("Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 25) + tag + std::string(6, '\0');
+    const std::string path = testing::TempDir() + "megaslide-exif.jpg";
+    std::ofstream(path, std::ios::binary) << jpeg.substr(0, 2) << app << jpeg.substr(2);
+    const WholeVideo v = read_all(path);
+    const bool turned = degrees % 180 != 0;
+    EXPECT_EQ(v.info.rotation, degrees);
+    ASSERT_EQ(v.info.width, turned ? plain.height : plain.width);
+    const Picture& p = v.pictures.at(0);
+    const int64_t x = degrees == 90 || degrees == 180 ? p.width - 1 : 0, y = degrees >= 180 ? p.height - 1 : 0;
+    EXPECT_TRUE(near(pixel(p, x, y), pixel(plain, 0, 0), 0)) << "the stored top left, " << degrees << " degrees";
+  }
+}
+
 TEST(Reader, PixelsBecomeSquare) {
   const auto shaped = [](int32_t h, int32_t v) { return read_all(patched("clips/bunny-smiles.mp4", "pasp", 0, {h, v}, "pasp")); };
   const WholeVideo square = shaped(1, 1), wide = shaped(4, 3), tall = shaped(3, 4), absurd = shaped(1, 1000);
