@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/load.h"
 #include "io/shard.h"
+#include "io/wan_variants.h"
 
 namespace megaslide {
 namespace {
@@ -25,11 +26,18 @@ std::shared_ptr<void> make_temporary_directory(std::string& path) {
           }};
 }
 
+void refuse_conditioned(const ModelConfig& c, const std::string& argument) {
+  if (is_conditioned(c))
+    throw usage_error(fmt::format("{}: an image-to-video network ({} channels in, {} out), whose image input is not supported", argument, c.in_channels, c.out_channels),
+                      "use a text-to-video model; shard-weights --export gives this one back");
+}
+
 }  // namespace
 
 OpenModel::OpenModel(const std::string& argument) {
   if (ModelDirectory::is_one(argument)) {
     directory_ = std::make_shared<ModelDirectory>(ModelDirectory::open(argument));
+    refuse_conditioned(directory_->config(), argument);
     return;
   }
   if (!fs::exists(argument)) {
@@ -44,6 +52,7 @@ OpenModel::OpenModel(const std::string& argument) {
   temporary_ = make_temporary_directory(folder);
   import_checkpoint(argument, folder + "/model", {});
   directory_ = std::make_shared<ModelDirectory>(ModelDirectory::open(folder + "/model"));
+  refuse_conditioned(directory_->config(), argument);
 }
 
 ModelConfig model_config_of(const std::string& argument) {

@@ -10,8 +10,8 @@ namespace megaslide {
 
 class OpenModel {
  public:
-  // Throws a usage Error for a preset's name (it has no weights) and for foreign checkpoints beyond 4 GiB, which are
-  // worth a shard-weights run of their own; Error for what cannot be read.
+  // Throws a usage Error for a preset's name (it has no weights), for foreign checkpoints beyond 4 GiB, which are worth a
+  // shard-weights run of their own, and for networks that take an image beside the latent; Error for what cannot be read.
   explicit OpenModel(const std::string& argument);
   const ModelDirectory& directory() const { return *directory_; }
 

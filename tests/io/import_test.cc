@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/json.h"
+#include "io/open_model.h"
 #include "io/part_names.h"
 #include "io/shard.h"
 #include "io/wan_variants.h"
@@ -417,6 +418,8 @@ TEST_F(ImportTest, VariantsAreNamed) {
   const ModelDirectory model = import(folder_ / "i2v", "m");
   expect_contains(warnings_, "an image-to-video network (36 channels in, 16 out)");
   EXPECT_EQ(model.config().in_channels, 36);
+  for (const char* argument : {"m", "i2v"})
+    expect_contains(error_of([&] { OpenModel(folder_ / argument); }), "an image-to-video network (36 channels in, 16 out), whose image input is not supported");
   export_checkpoint(model, folder_ / "out.safetensors", {.layout = WanLayout::kOriginal});
   expect_same(t, Tensors(folder_ / "out.safetensors"));
 }

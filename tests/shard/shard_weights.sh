@@ -23,6 +23,30 @@ run "$program" shards -o model2 -q
 expect 0 err ''
 [[ $("$program" --hash model) == "$("$program" --hash model2)" ]] || fail "hash differs after a round trip through shards"
 
+# A repack's prefix, PyTorch's archive, parts by flags
+run "$program" --export wan model -o repack.safetensors --prefix model.diffusion_model.
+expect 0
+grep -q '"model.diffusion_model.blocks.0.self_attn.q.weight"' repack.safetensors || fail "no prefix"
+cp "$source/orig/config.json" config.json
+cp "$2/checkpoints/torch/model.pth" .
+for file in repack.safetensors model.pth; do
+  run "$program" $file -o again -q --overwrite
+  expect 0 err ''
+  [[ $("$program" --hash model) == "$("$program" --hash again)" ]] || fail "hash differs after $file"
+done
+run "$program" model.pth -o whole --vae "$2/vae/w21"
+expect 0 out '^parts +vae$'
+run "$program" model.pth -o x --text-encoder "$2/umt5/text_encoder" --tokenizer "$2/umt5/tokenizer"
+expect 1 err '64 wide embeddings, but the transformer has 16'
+run "$program" --export diffusers whole -o pipeline --json
+expect 0 out '"pipeline/vae/config.json"' out '"pipeline/transformer/config.json"' out '"pipeline/model_index.json"'
+run "$program" "$2/checkpoints/torch/module.pth" -o x
+expect 1 out '' err 'module.pth: data.pkl byte 2: global torch.nn.modules.linear.Linear: not a tensor; nothing was run'
+run "$program" --export wan model -o x --vae "$2/vae/w21"
+expect 2 err '--vae, --text-encoder and --tokenizer belong to an import'
+run "$program" "$source/orig" -o x --prefix y
+expect 2 err '--prefix belongs to --export'
+
 # What it says about a model
 run "$program" --hash model
 expect 0 out '^[0-9a-f]{64}$' err ''
