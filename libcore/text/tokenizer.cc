@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <exception>
+#include <filesystem>
 
 #include <sentencepiece_processor.h>
 
@@ -54,6 +55,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer Tokenizer::open(const std::string& folder, std::optional<UnknownCharacters> unknown) {
   if (!unknown)
     if (const auto fallback = byte_fallback_in(folder)) unknown = *fallback ? UnknownCharacters::kBytes : UnknownCharacters::kUnk;
+  std::error_code ignored;
+  if (!std::filesystem::exists(model_path(folder), ignored))
+    throw Error(fmt::format("{}: there is no such file", model_path(folder)), "fetch the tokenizer's spiece.model; a tokenizer.json alone is not enough");
   return {read_file(model_path(folder), kMaxModelBytes), model_path(folder), unknown};
 }
 
