@@ -66,7 +66,7 @@ const WanVae::Side& WanVae::loaded(Stream& stream, WanVaeSide which) const {
   return side;
 }
 
-HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g,
+HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g, int64_t out_patch,
                        const WanVaeObserver* observer) const {
   PoolStream stream(pool);
   const Side& side = loaded(stream, which);
@@ -79,10 +79,11 @@ HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in,
   HostTensor out;
   int64_t done = 0;
   const auto sink = [&](const void* frame, const FrameLayout& l) {
-    if (out.empty()) out = HostTensor(DType::kF32, {l.channels, out_frames, l.height, l.width});
-    const int64_t size = l.height * l.width;
-    frame_to_planes(stream, out.f32() + done * size, frame, l,
-                    {.plane = out_frames * size, .width = l.width, .count = l.channels});
+    const int64_t channels = l.channels / (out_patch * out_patch), height = l.height * out_patch,
+                  width = l.width * out_patch;
+    if (out.empty()) out = HostTensor(DType::kF32, {channels, out_frames, height, width});
+    frame_to_planes(stream, out.f32() + done * height * width, frame, l,
+                    {.plane = out_frames * height * width, .width = width, .patch = out_patch, .count = l.channels});
     ++done;
   };
   for (int64_t t = 0; t < frames; ++t) {
@@ -95,7 +96,7 @@ HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in,
   return out;
 }
 
-HostTensor WanVae::run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView& in) const {
+std::optional<TileGrid> WanVae::tiles(WanVaeSide side, const TensorView& in) const {
   // Cells of the network's input, and of its output a cell of input: diffusers counts both in units of patches.
   const int64_t cells = spatial_stride() / config_.patch, patch = config_.patch;
   const VaeTiling& t = options_.tiling;
@@ -119,28 +120,32 @@ HostTensor WanVae::run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView
     g.out_stride = t.stride / patch;
     g.blend = t.tile / patch - g.out_stride;
   }
-  if (!t.enabled || (g.height <= g.tile && g.width <= g.tile))
-    return run(pool, side, in, {0, 0, g.height, g.width}, nullptr);
-  return blend_tiles(g, [&](int64_t y, int64_t x, int64_t h, int64_t w) {
-    return run(pool, side, in, {y, x, h, w}, nullptr);
+  if (!t.enabled || (g.height <= g.tile && g.width <= g.tile)) return std::nullopt;
+  return g;
+}
+
+HostTensor WanVae::run_tiles(ThreadPool& pool, WanVaeSide side, const TensorView& in, const TileGrid& grid) const {
+  return blend_tiles(grid, [&](int64_t y, int64_t x, int64_t h, int64_t w) {
+    return run(pool, side, in, {y, x, h, w}, 1, nullptr);
   });
 }
 
 HostTensor WanVae::run_encoder(ThreadPool& pool, const TensorView& video, const WanVaeObserver* observer) const {
   check_video_shape(*this, video);
   return run(pool, WanVaeSide::kEncoder, video, {0, 0, video.shape[2] / config_.patch, video.shape[3] / config_.patch},
-             observer);
+             1, observer);
 }
 
 HostTensor WanVae::run_decoder(ThreadPool& pool, const TensorView& latent, const WanVaeObserver* observer) const {
   check_latent_shape(*this, latent);
-  return run(pool, WanVaeSide::kDecoder, latent, {0, 0, latent.shape[2], latent.shape[3]}, observer);
+  return run(pool, WanVaeSide::kDecoder, latent, {0, 0, latent.shape[2], latent.shape[3]}, 1, observer);
 }
 
 VideoCodec::Encoded WanVae::encode_moments(ThreadPool& pool, const TensorView& video) const {
   check_video_shape(*this, video);
   check_finite(video, "a pixel");
-  const HostTensor moments = run_tiled(pool, WanVaeSide::kEncoder, video);
+  const auto grid = tiles(WanVaeSide::kEncoder, video);
+  const HostTensor moments = grid ? run_tiles(pool, WanVaeSide::kEncoder, video, *grid) : run_encoder(pool, video);
   const Shape& s = moments.shape();
   const Shape shape = {config_.z_dim, s[1], s[2], s[3]};
   Encoded out{HostTensor(DType::kF32, shape), HostTensor(DType::kF32, shape), HostTensor(DType::kF32, shape)};
@@ -159,18 +164,24 @@ VideoCodec::Encoded WanVae::encode_moments(ThreadPool& pool, const TensorView& v
 HostTensor WanVae::decode(ThreadPool& pool, const TensorView& latent) const {
   check_latent_shape(*this, latent);
   check_finite(latent, "a latent value");
-  return lay_out_patches(run_tiled(pool, WanVaeSide::kDecoder, latent), config_.patch);
+  if (const auto grid = tiles(WanVaeSide::kDecoder, latent))
+    return lay_out_patches(run_tiles(pool, WanVaeSide::kDecoder, latent, *grid), config_.patch);
+  return run(pool, WanVaeSide::kDecoder, latent, {0, 0, latent.shape[2], latent.shape[3]}, config_.patch, nullptr);
 }
 
 int64_t WanVae::working_bytes(int64_t frames, int64_t height, int64_t width) const {
-  (void)frames;  // a stream: only the size of a frame counts
   const VaeTiling& t = options_.tiling;
   const auto bounded = [&](int64_t n, int64_t tile) { return t.enabled ? std::min(n, tile) : n; };
   const int64_t s = spatial_stride(), p = config_.patch;
-  return std::max(WanVaeNetwork::working_bytes(encoder_.steps, bounded(height / p, t.tile), bounded(width / p, t.tile),
-                                               options_.encode_dtype),
-                  WanVaeNetwork::working_bytes(decoder_.steps, bounded(height / s, t.tile / s),
-                                               bounded(width / s, t.tile / s), options_.decode_dtype));
+  const int64_t encoder = WanVaeNetwork::working_bytes(encoder_.steps, bounded(height / p, t.tile),
+                                                       bounded(width / p, t.tile), options_.encode_dtype);
+  const int64_t decoder = WanVaeNetwork::working_bytes(decoder_.steps, bounded(height / s, t.tile / s),
+                                                       bounded(width / s, t.tile / s), options_.decode_dtype);
+  // A stream: the frames' number does not count, but for the pixels of a tile and of the seams it leaves.
+  const bool tiled = t.enabled && (height > t.tile || width > t.tile);
+  const int64_t blend = t.tile - t.stride;
+  const int64_t pixels = tiled ? t.tile * t.tile + blend * (t.tile + width) : 0;
+  return std::max(encoder, decoder) + 3 * frames * pixels * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace megaslide

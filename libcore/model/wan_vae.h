@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "model/vae_tiles.h"
@@ -51,9 +52,12 @@ class WanVae final : public VideoCodec {
     int64_t y, x, height, width;  // cells of the network's input
   };
   const Side& loaded(Stream& stream, WanVaeSide side) const;
-  HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region,
+  // `patch`: the network's output channels are patches of so many pixels to lay out.
+  HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region, int64_t patch,
                  const WanVaeObserver* observer) const;
-  HostTensor run_tiled(ThreadPool& pool, WanVaeSide side, const TensorView& in) const;
+  // nullopt where the frame is not to be tiled.
+  std::optional<TileGrid> tiles(WanVaeSide side, const TensorView& in) const;
+  HostTensor run_tiles(ThreadPool& pool, WanVaeSide side, const TensorView& in, const TileGrid& grid) const;
   DType dtype(WanVaeSide side) const {
     return side == WanVaeSide::kEncoder ? options_.encode_dtype : options_.decode_dtype;
   }

@@ -2,6 +2,8 @@
 #include "kernels/conv3d/conv3d.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -252,6 +254,34 @@ TEST(FrameConv, NotANumberReachesItsNeighboursAlone) {
         EXPECT_EQ(std::isnan(normed.get(s.out.cell(y, x))), near) << y << " " << x;
       }
   }
+}
+
+// Tiles of 16 cells read past a row's end, never past the frame's slack: a page without access follows it here.
+TEST(FrameConv, ReadsStayInTheFrame) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const Case& c : std::vector<Case>{{.shape = {32, 32, 1, 3, 3}, .rows = 2, .columns = 2, .stride = 2},
+                                           {.shape = {64, 32, 1, 3, 3}, .rows = 4, .columns = 34, .stride = 2},
+                                           {.shape = {32, 32, 3, 3, 3}, .rows = 3, .columns = 1},
+                                           {.shape = {32, 32, 1, 1, 1}, .rows = 3, .columns = 17}}) {
+      ConvSetup s(c, dtype);
+      if (c.shape.kh == 1) s.in.border = 0;
+      const auto bytes = static_cast<size_t>(s.in.bytes()), mapped = (bytes + page - 1) / page * page;
+      void* at = mmap(nullptr, mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(at, MAP_FAILED);
+      ASSERT_EQ(mprotect(static_cast<std::byte*>(at) + mapped, page, PROT_NONE), 0);
+      InlineStream stream(1);
+      Frame raw(s.out), normed(s.out);
+      FrameConv f = s.call(&raw, &normed);
+      for (int64_t t = 0; t < c.shape.kt; ++t) f.frames[t] = static_cast<std::byte*>(at) + mapped - bytes;
+      for (const TileUnit unit : {TileUnit::kNone, TileUnit::kAvx512, TileUnit::kAmx}) {
+        limit_tile_unit(unit);
+        const HostTensor packed = s.packed(stream);  // the layout is the unit's
+        f.packed = packed.data();
+        frame_conv(stream, f);
+      }
+      munmap(at, mapped + page);
+    }
 }
 
 TEST(FrameConv, FoldedPhasesAreUpsamplingAndConvolution) {
