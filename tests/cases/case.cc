@@ -68,6 +68,14 @@ void collect(RunResult& r, const RunLimits& limits, pid_t pid, int out, int err)
 
 Json RunResult::json() const { return Json::parse(out, nullptr, false); }
 
+std::string RunResult::line(const std::string& text) const {
+  const size_t at = err.find(text);
+  if (at == std::string::npos) return {};
+  const size_t begin = err.rfind('\n', at), end = err.find('\n', at);
+  const size_t first = begin == std::string::npos ? 0 : begin + 1;
+  return err.substr(first, (end == std::string::npos ? err.size() : end) - first);
+}
+
 RunResult Case::run(std::vector<std::string> command, const RunLimits& given) {
   RunLimits limits = given;
   if (limits.folder.empty()) limits.folder = work_;

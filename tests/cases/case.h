@@ -29,6 +29,7 @@ struct RunResult {
   std::string both() const { return out + err; }
   bool says(const std::string& text) const { return both().find(text) != std::string::npos; }
   Json json() const;  // of standard output; null where it is none
+  std::string line(const std::string& text) const;  // the first line of standard error that holds `text`
 };
 
 class Case {

@@ -24,8 +24,6 @@ std::vector<std::string> plus(std::vector<std::string> a, const std::vector<std:
   return a;
 }
 
-std::string first_line(const RunResult& r) { return r.err.substr(0, r.err.find('\n')); }
-
 void prompt_file(Case& c) {
   const RunResult r = sample(c, c.work("out"), plus(kSmall, {"--prompts", c.file(), "--format", "png", "--seed", "3"}));
   c.expect_status(r, 0, "sample-video");
@@ -49,7 +47,7 @@ void prompt_file(Case& c) {
   c.expect(entries == files.size(), std::to_string(entries) + " videos in the folder");
   // "a kite" 400 times: 800 words of the built-in encoder, which reads 32.
   c.expect(r.says("800") && r.says("32"), "no warning with both counts: " + r.err);
-  c.saw("12 prompts in order, 12 different names in the folder, a manifest; " + first_line(r));
+  c.saw("12 prompts in order, 12 different names in the folder, a manifest; " + r.line("800"));
 }
 
 // A refusal with the option and its value, or a video of `frames` frames with a warning.
