@@ -1,5 +1,6 @@
 // Where the time of a stack of Wan blocks goes: seconds, share and GFLOP/s of every kernel.
-//   bench_block [infer|train] [1.3b|tiny] [threads] [repeats]
+//   bench_block [infer|train] [1.3b|tiny] [threads] [repeats] [amx|avx512|none]
+// The last is the best unit for bf16 products that may be used; `none` leaves them to oneDNN.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "bench/block_stack.h"
+#include "kernels/tile/unit.h"
 
 using namespace megaslide;
 
@@ -37,6 +39,8 @@ double seconds_of(const auto& f) {
 int main(int argc, char** argv) {
   const auto argument = [&](int i, const char* otherwise) { return std::string(argc > i ? argv[i] : otherwise); };
   const std::string what = argument(1, "train"), model = argument(2, "1.3b");
+  const std::string unit = argument(5, "amx");
+  limit_tile_unit(unit == "amx" ? TileUnit::kAmx : unit == "avx512" ? TileUnit::kAvx512 : TileUnit::kNone);
   const int threads = std::stoi(argument(3, "2")), repeats = std::stoi(argument(4, "5"));
   const BatchShape shape = model == "tiny"
                                ? BatchShape{.batch = 1, .frames = 5, .height = 8, .width = 8, .context_rows = 64}

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/attention/attention_pieces.h"
 #include "kernels/attention/scratch.h"
@@ -124,6 +125,77 @@ void tile_backward(Stream& stream, const AttentionGradientArgs& a, float* parts)
   });
 }
 
+// The tokens of a window gathered into rows of d, on the calling thread: q, k, v in bf16; backward adds out and dout and
+// takes back dq, dk and dv, all fp32.
+class WindowTile {
+ public:
+  WindowTile(const WindowShape& s, int64_t batch, int64_t head, int64_t window) : d_(s.head_dim), scale_(s.scale) {
+    const WindowGroups g(s);
+    const int64_t t = window / g.w.groups() / g.h.groups(), h = window / g.w.groups() % g.h.groups(),
+                  w = window % g.w.groups();
+    for (int64_t i = g.t.begin(t); i < g.t.end(t); ++i)
+      for (int64_t j = g.h.begin(h); j < g.h.end(h); ++j)
+        for (int64_t k = g.w.begin(w); k < g.w.end(w); ++k)
+          rows_.push_back((batch * s.tokens() + (i * s.height + j) * s.width + k) * s.heads + head);
+  }
+  int64_t tokens() const { return static_cast<int64_t>(rows_.size()); }
+  const std::vector<int64_t>& rows() const { return rows_; }  // in units of d: rows of (B, N, heads)
+
+  template <class T>
+  std::vector<T> gather(const void* from) const {
+    std::vector<T> r(rows_.size() * static_cast<size_t>(d_));
+    for (size_t i = 0; i < rows_.size(); ++i)
+      std::copy_n(static_cast<const T*>(from) + rows_[i] * d_, d_, r.data() + static_cast<int64_t>(i) * d_);
+    return r;
+  }
+  void scatter(float* to, const std::vector<float>& from) const {
+    for (size_t i = 0; i < rows_.size(); ++i)
+      std::copy_n(from.data() + static_cast<int64_t>(i) * d_, d_, to + rows_[i] * d_);
+  }
+  TileHead head(const uint16_t* q, const uint16_t* k, const uint16_t* v) const {
+    return {q, k, v, d_, d_, tokens(), tokens(), d_, scale_};
+  }
+
+ private:
+  int64_t d_;
+  float scale_;
+  std::vector<int64_t> rows_;
+};
+
+void tile_window_forward(const WindowArgs& a, int64_t batch, int64_t head, int64_t window) {
+  const WindowTile w(a.shape, batch, head, window);
+  const auto q = w.gather<uint16_t>(a.q), k = w.gather<uint16_t>(a.k), v = w.gather<uint16_t>(a.v);
+  std::vector<float> out(q.size()), lse(w.rows().size());
+  const TileHead h = w.head(q.data(), k.data(), v.data());
+  tile_attention_forward(tile_unit(), h, 0, w.tokens(),
+                         {.out = out.data(), .out_stride = a.shape.head_dim, .lse = lse.data(), .lse_stride = 1},
+                         ThreadScratch::get(static_cast<int64_t>(tile_attention_forward_scratch(h))));
+  w.scatter(a.out, out);
+  for (size_t i = 0; i < lse.size(); ++i) a.lse[w.rows()[i]] = lse[i];
+}
+
+void tile_window_backward(const WindowGradientArgs& a, int64_t batch, int64_t head, int64_t window) {
+  const WindowTile w(a.shape, batch, head, window);
+  const auto q = w.gather<uint16_t>(a.q), k = w.gather<uint16_t>(a.k), v = w.gather<uint16_t>(a.v);
+  const auto out = w.gather<float>(a.out), dout = w.gather<float>(a.dout);
+  std::vector<float> dq(q.size()), dk(q.size()), dv(q.size()), lse(w.rows().size());
+  for (size_t i = 0; i < lse.size(); ++i) lse[i] = a.lse[w.rows()[i]];
+  const TileHead h = w.head(q.data(), k.data(), v.data());
+  tile_attention_backward(tile_unit(), h, 0, w.tokens(),
+                          {.out = out.data(),
+                           .dout = dout.data(),
+                           .lse = lse.data(),
+                           .lse_stride = 1,
+                           .dq = dq.data(),
+                           .dq_stride = a.shape.head_dim,
+                           .dk = dk.data(),
+                           .dv = dv.data()},
+                          ThreadScratch::get(static_cast<int64_t>(tile_attention_backward_scratch(h, 0, w.tokens()))));
+  w.scatter(a.dq, dq);
+  w.scatter(a.dk, dk);
+  w.scatter(a.dv, dv);
+}
+
 }  // namespace
 
 int64_t dense_attention_forward_workspace_bytes(const AttentionShape&, DType) { return 0; }
@@ -235,7 +307,9 @@ void window_attention_forward(Stream& stream, float* out, float* lse, const void
   check_shape(s, dtype);
   const WindowArgs a{out, lse, q, k, v, s, dtype};
   for_heads(stream, s.batch, s.heads, WindowGroups(s).count(),
-            [&](int64_t b, int64_t head, int64_t i) { window_forward_piece(a, b, head, i); });
+            [&, tiles = on_tiles(dtype)](int64_t b, int64_t head, int64_t i) {
+              tiles ? tile_window_forward(a, b, head, i) : window_forward_piece(a, b, head, i);
+            });
 }
 
 void window_attention_backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, const void* k,
@@ -244,7 +318,9 @@ void window_attention_backward(Stream& stream, float* dq, float* dk, float* dv, 
   check_shape(s, dtype);
   const WindowGradientArgs a{dq, dk, dv, q, k, v, out, lse, dout, s, dtype};
   for_heads(stream, s.batch, s.heads, WindowGroups(s).count(),
-            [&](int64_t b, int64_t head, int64_t i) { window_backward_piece(a, b, head, i); });
+            [&, tiles = on_tiles(dtype)](int64_t b, int64_t head, int64_t i) {
+              tiles ? tile_window_backward(a, b, head, i) : window_backward_piece(a, b, head, i);
+            });
 }
 
 }  // namespace cpu

@@ -189,15 +189,18 @@ void tile_pack(uint16_t* packed, const uint16_t* b, int64_t stride, bool transpo
   const int64_t padded_width = up(width, 32), all = up(columns, 32);
   for (int64_t k0 = 0; k0 < padded_width; k0 += kTileDepth) {
     const int64_t depth = least(kTileDepth, padded_width - k0);
-    for (int64_t q = k0; q < k0 + depth; q += 32)
-      for (int64_t i = b0; i < b1; ++i) {
-        uint16_t* tile = packed + k0 * all + i * 16 * depth + (q - k0) * 16;
-        const int64_t n = 16 * i, rows = width - q;
-        if (transposed)
-          pack_tile_of_rows(tile, b + n * stride + q, stride, columns - n, rows);
-        else
-          pack_tile_of_columns(tile, b + q * stride + n, stride, rows, columns - n);
-      }
+    uint16_t* slab = packed + k0 * all;
+    // The inner loop goes along the rows of memory.
+    if (transposed) {
+      for (int64_t n = 16 * b0; n < 16 * b1; n += 16)
+        for (int64_t q = 0; q < depth; q += 32)
+          pack_tile_of_rows(slab + n * depth + q * 16, b + n * stride + k0 + q, stride, columns - n, width - k0 - q);
+    } else {
+      for (int64_t q = 0; q < depth; q += 32)
+        for (int64_t n = 16 * b0; n < 16 * b1; n += 16)
+          pack_tile_of_columns(slab + n * depth + q * 16, b + (k0 + q) * stride + n, stride, width - k0 - q,
+                               columns - n);
+    }
   }
 }
 
