@@ -4,7 +4,8 @@
     cmake --preset release -DMEGASLIDE_BENCH=ON && cmake --build --preset release --target bench_vae_entry
     bench/peers/compare_vae.py build/release/lib/libbench_vae_entry.so [--threads 2] [--rounds 5] [--size 9 128 128]
 
-Needs torch, diffusers and safetensors in this Python. Times are medians of interleaved rounds; memory is the peak of a
+Needs torch, diffusers and safetensors in this Python. Times are medians of interleaved rounds, cpu_s those of all threads together, which
+say more on a machine that is busy; memory is the peak of a
 process of its own (VmHWM) that loads the weights, encodes and decodes once.
 """
 import argparse
@@ -101,20 +102,24 @@ def compare(args, folder):
         def ours_decode():
             ours.call("ms_vae_decode", latent.data_ptr(), (t, h // 8, w // 8), got_v.data_ptr())
 
-        seconds = {}
+        seconds, busy = {}, {}
         with torch.no_grad():
             for turn in range(args.rounds + 1):
                 for key, run in (("theirs encode", theirs_encode), ("ours encode", ours_encode),
                                  ("theirs decode", theirs_decode), ("ours decode", ours_decode)):
-                    begin = time.perf_counter()
+                    begin, worked = time.perf_counter(), time.process_time()
                     run()
                     if turn:  # the first turn loads weights and touches pages
                         seconds.setdefault(key, []).append(time.perf_counter() - begin)
+                        busy.setdefault(key, []).append(time.process_time() - worked)
         ours.lib.ms_vae_close(ours.session)
         for key, a, b in (("encode", got_z, want["z"]), ("decode", got_v.clamp(-1, 1), want["v"])):
             theirs, mine = (statistics.median(seconds[f"{who} {key}"]) for who in ("theirs", "ours"))
+            their_cpu, my_cpu = (statistics.median(busy[f"{who} {key}"]) for who in ("theirs", "ours"))
             print(json.dumps({"dtype": name, "what": key, "diffusers_s": round(theirs, 3), "megaslide_s": round(mine, 3),
-                              "times": round(theirs / mine, 2), "distance": float(f"{((a - b).norm() / b.norm()):.2e}")}))
+                              "times": round(theirs / mine, 2), "diffusers_cpu_s": round(their_cpu, 3),
+                              "megaslide_cpu_s": round(my_cpu, 3), "cpu_times": round(their_cpu / my_cpu, 2),
+                              "distance": float(f"{((a - b).norm() / b.norm()):.2e}")}))
             sys.stdout.flush()
     if args.memory:
         del vae

@@ -12,8 +12,9 @@
 namespace megaslide::conv3d {
 namespace {
 
-// Longest run of input elements whose weights (64 bytes each) are used for all cells of the piece at once.
-constexpr int64_t kRun = 1152;
+// Longest run of input elements whose weights are used for all cells of the piece at once: 64 bytes each, so that those of
+// 32 channels stay in the first-level cache.
+constexpr int64_t kRun = 576;
 
 // Eight tiles of 16 rows of 64 bytes. In static memory: to GCC 12 the intrinsic that loads it reads none, so that the
 // stores into a local one would be dropped.
@@ -23,6 +24,9 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 constexpr TileConfig kTiles;
+
+// Sums that stay in the second-level cache while all taps of a group of channels pass by.
+constexpr int64_t kSumElements = 131072;
 
 struct Operands {
   const bf16 *a0, *a1;  // inputs of 16 cells each
@@ -125,26 +129,21 @@ void amx_piece(const Piece<bf16>& p) {
   configure();  // at every piece: other libraries release the tiles
   const auto* weights = static_cast<const bf16*>(p.packed);
   const int64_t panel = p.run * kConvPanel;
-  for (int64_t n = 0; n < p.panels; n += 2) {
-    float* sums = p.sums + n / 2 * p.block_elements();
+  const int64_t group = std::max<int64_t>(1, kSumElements / p.block_elements()) * 2;
+  for (int64_t g = 0; g < p.panels; g += group) {
     bool first = true;
     for (int64_t r = 0; r < p.kt * p.kh; ++r) {
       const bf16* frame = p.frames[r / p.kh];
       if (!frame) continue;
       const bf16* input = frame + r % p.kh * p.row;
-      const bf16* b = weights + (r * p.panels + n) * panel;
       for (int64_t k = 0; k < p.run; k += kRun, first = false) {
-        const int64_t depth = std::min(kRun, p.run - k);
-        const Operands o{nullptr,
-                         nullptr,
-                         p.result_cell * 2,
-                         b + k * kConvPanel,
-                         n + 1 < p.panels ? b + panel + k * kConvPanel : nullptr,
-                         depth / 32,
-                         nullptr,
-                         nullptr,
-                         first};
-        sweep(p, input + k, o, sums);
+        const int64_t steps = std::min(kRun, p.run - k) / 32;
+        for (int64_t n = g; n < std::min(g + group, p.panels); n += 2) {
+          const bf16* b = weights + (r * p.panels + n) * panel + k * kConvPanel;
+          const bf16* right = n + 1 < p.panels ? b + panel : nullptr;
+          sweep(p, input + k, {nullptr, nullptr, p.result_cell * 2, b, right, steps, nullptr, nullptr, first},
+                p.sums + n / 2 * p.block_elements());
+        }
       }
     }
   }

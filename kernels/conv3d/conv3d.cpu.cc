@@ -209,7 +209,7 @@ namespace {
 bool pairs() { return tile_unit() != TileUnit::kNone; }
 
 // Cells of a piece. Its sums (C · 4 bytes a cell) and the weights of one row of taps share the second-level cache.
-constexpr int64_t kPieceCells = 256;
+constexpr int64_t kPieceCells = 512;
 constexpr int64_t kMinPieces = 4;
 
 // The piece at rows from y, columns from x. T: what the products read.

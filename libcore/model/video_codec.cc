@@ -18,6 +18,13 @@ std::string wan_vae_identity(const ModelParts& parts) {
                       "use a model directory or a diffusers folder that holds vae/");
   return (parts.config.codec == CodecKind::kWan21Vae ? "wan2.1-vae:" : "wan2.2-vae:") + part_identity(parts, "vae");
 }
+
+void check_kind(const ModelParts& parts, const WanVaeConfig& vae) {
+  if (vae.residual == (parts.config.codec == CodecKind::kWan22Vae)) return;
+  throw usage_error(fmt::format("{}/vae is an autoencoder of the {} kind, the model \"{}\" has one of the {} kind", parts.folder,
+                                vae.residual ? "2.2" : "2.1", parts.config.name, vae.residual ? "2.1" : "2.2"),
+                    "put the vae folder there that came with the transformer");
+}
 }  // namespace
 
 std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, DType compute_dtype) {
@@ -36,7 +43,9 @@ std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptio
       options.decode_dtype = given.decode_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
       options.tiling.enabled = given.tiling;
       std::string identity = wan_vae_identity(parts);
-      return std::make_unique<WanVae>(parts.folder + "/vae", std::move(identity), options);
+      auto vae = std::make_unique<WanVae>(parts.folder + "/vae", std::move(identity), options);
+      check_kind(parts, vae->config());
+      return vae;
     }
     case CodecKind::kNone: break;
   }

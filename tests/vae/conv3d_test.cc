@@ -365,7 +365,7 @@ TEST(Bands, CoverEveryCellOnce) {
     EXPECT_LT(b.rows * (b.down - 1), rows);
     EXPECT_GE(b.columns * b.across, columns);
     EXPECT_LT(b.columns * (b.across - 1), columns);
-    EXPECT_LE(b.rows * b.columns, 272);
+    EXPECT_LE(b.rows * b.columns, 512);
   }
 }
 

@@ -197,6 +197,19 @@ TEST(Tiling, FramesThatFitATileAreNotTiled) {
                 open("w21").decode(pool, latent.view())));
 }
 
+// The error of `body`, or an empty text.
+template <class F>
+std::string complaint(F body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage) << e.what();
+    EXPECT_FALSE(e.remedy().empty()) << e.what();
+    return e.what();
+  }
+  return {};
+}
+
 TEST(WanVae, IdentityNamesKindAndWeightsWithoutReadingThem) {
   ModelParts parts;
   parts.config.codec = CodecKind::kWan21Vae;
@@ -213,25 +226,15 @@ TEST(WanVae, IdentityNamesKindAndWeightsWithoutReadingThem) {
   EXPECT_EQ(codec->channels(), 16);
   EXPECT_EQ(codec->spatial_stride(), 8);
   EXPECT_EQ(codec->temporal_stride(), 4);
+  parts.config.codec = CodecKind::kWan22Vae;
+  EXPECT_NE(complaint([&] { make_codec(parts); }).find("2.1 kind"), std::string::npos);
+  parts.config.codec = CodecKind::kWan21Vae;
   // Damaged beyond reading, but known by its hash.
   parts.sha256["vae/diffusion_pytorch_model.safetensors"] = std::string(64, 'a');
   std::ofstream(root + "/vae/diffusion_pytorch_model.safetensors") << "nothing";
   EXPECT_NE(codec_identity(parts), identity);
   parts.folder.clear();
   EXPECT_THROW(codec_identity(parts), Error);
-}
-
-// The error of `body`, or an empty text.
-template <class F>
-std::string complaint(F body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kUsage) << e.what();
-    EXPECT_FALSE(e.remedy().empty()) << e.what();
-    return e.what();
-  }
-  return {};
 }
 
 TEST(WanVae, RefusesWhatDoesNotFit) {
