@@ -1,3 +1,5 @@
+// Pieces of a frame's results: their sums in a thread's scratch (here in fp32; bf16 in amx.cc and dot.cc), then bias,
+// residuals and norm while they are in the cache.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/conv3d/conv3d.cpu.cc"
 #include "kernels/simd_targets.h"
@@ -256,35 +258,31 @@ float* thread_sums(const Bands& b, int64_t panels) {
       onednn::thread_scratch(onednn::ScratchSlot::kB, static_cast<size_t>(sums_elements(b, panels)) * sizeof(float)));
 }
 
-void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
-  float* sums = thread_sums(b, (c.shape.out + kConvPanel - 1) / kConvPanel);
-  int64_t rows = 0, columns = 0, pitch = 0, block = 0;
-  const auto note = [&](const auto& p) {
-    rows = p.rows;
-    columns = p.columns;
-    pitch = p.pitch;
-    block = p.block_elements();
-  };
-  if (c.in.dtype == DType::kBF16) {
-    const auto p = piece_at<bf16>(c, b, index, sums);
-    note(p);
-    if (tile_unit() == TileUnit::kAmx)
-      amx_piece(p);
-    else if (pairs())
-      dot_piece(p);
-    else
-      HWY_DYNAMIC_DISPATCH(SumPiece)(widened(p, c));
-  } else {
-    const auto p = piece_at<float>(c, b, index, sums);
-    note(p);
-    HWY_DYNAMIC_DISPATCH(SumPiece)(p);
-  }
+template <class T>
+void finish_piece(const FrameConv& c, const Bands& b, int64_t index, const Piece<T>& p) {
   const FrameFinish& f = c.finish;
   const int64_t y0 = index / b.across * b.rows, x0 = index % b.across * b.columns;
-  for (int64_t y = 0; y < rows; ++y)
-    HWY_DYNAMIC_DISPATCH(FinishRow)
-    (f, sums + y * pitch * kBlock, block, columns, f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x),
-     f.step * f.out.stored());
+  for (int64_t y = 0; y < p.rows; ++y) {
+    const int64_t offset = f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x);
+    HWY_DYNAMIC_DISPATCH(FinishRow)(f, p.sums + y * p.pitch * kBlock, p.block_elements(), p.columns, offset,
+                                    f.step * f.out.stored());
+  }
+}
+
+void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
+  float* sums = thread_sums(b, (c.shape.out + kConvPanel - 1) / kConvPanel);
+  if (c.in.dtype == DType::kF32) {
+    const auto p = piece_at<float>(c, b, index, sums);
+    HWY_DYNAMIC_DISPATCH(SumPiece)(p);
+    return finish_piece(c, b, index, p);
+  }
+  const auto p = piece_at<bf16>(c, b, index, sums);
+  switch (tile_unit()) {
+    case TileUnit::kAmx: amx_piece(p); break;
+    case TileUnit::kAvx512: dot_piece(p); break;
+    case TileUnit::kNone: HWY_DYNAMIC_DISPATCH(SumPiece)(widened(p, c)); break;
+  }
+  finish_piece(c, b, index, p);
 }
 
 // One panel of one row of taps of (out,in,kt,kh,kw): [kw·stored][16], in pairs [kw·stored/2][16][2].

@@ -43,34 +43,44 @@ std::vector<Taps> make_taps(double begin, double length, int64_t outputs) {
 
 }  // namespace
 
+namespace {
+
+// Row `y` of the picture along the columns' taps: width × 3.
+void spread_row(const Picture& picture, int64_t y, const std::vector<Taps>& columns, float* out) {
+  const uint8_t* row = &picture.rgb[static_cast<size_t>(y * picture.width * 3)];
+  for (const Taps& t : columns) {
+    float sum[3] = {};
+    for (size_t j = 0; j < t.weights.size(); ++j) {
+      const uint8_t* p = row + 3 * std::clamp<int64_t>(t.first + static_cast<int64_t>(j), 0, picture.width - 1);
+      for (int c = 0; c < 3; ++c) sum[c] += t.weights[j] * static_cast<float>(p[c]);
+    }
+    for (int c = 0; c < 3; ++c) *out++ = sum[c];
+  }
+}
+
+}  // namespace
+
 void resample(const Picture& picture, const Region& region, int64_t width, int64_t height, float* out, int64_t plane_stride) {
   const std::vector<Taps> columns = make_taps(region.x, region.width, width), rows = make_taps(region.y, region.height, height);
-  const int64_t top = std::clamp<int64_t>(rows.front().first, 0, picture.height - 1);
-  const int64_t bottom = std::clamp<int64_t>(rows.back().first + static_cast<int64_t>(rows.back().weights.size()) - 1, 0, picture.height - 1);
-  // Along rows first: (bottom - top + 1) × width × 3.
-  std::vector<float> wide(static_cast<size_t>((bottom - top + 1) * width * 3));
-  float* at = wide.data();
-  for (int64_t y = top; y <= bottom; ++y)
-    for (const Taps& t : columns) {
-      float sum[3] = {};
-      for (size_t j = 0; j < t.weights.size(); ++j) {
-        const int64_t x = std::clamp<int64_t>(t.first + static_cast<int64_t>(j), 0, picture.width - 1);
-        const uint8_t* p = &picture.rgb[static_cast<size_t>((y * picture.width + x) * 3)];
-        for (int c = 0; c < 3; ++c) sum[c] += t.weights[j] * static_cast<float>(p[c]);
-      }
-      for (int c = 0; c < 3; ++c) *at++ = sum[c];
-    }
+  size_t most = 1;
+  for (const Taps& t : rows) most = std::max(most, t.weights.size());
+  // Taps move down the picture, so that the rows of one tap, in a ring, are all that is kept.
+  std::vector<float> ring(most * static_cast<size_t>(width * 3)), sum(static_cast<size_t>(width * 3));
+  const auto kept = [&](int64_t r) { return ring.data() + r % static_cast<int64_t>(most) * width * 3; };
+  int64_t made = std::clamp<int64_t>(rows.front().first, 0, picture.height - 1);
   for (int64_t y = 0; y < height; ++y) {
     const Taps& t = rows[static_cast<size_t>(y)];
-    for (int64_t x = 0; x < width; ++x)
-      for (int64_t c = 0; c < 3; ++c) {
-        float sum = 0;
-        for (size_t j = 0; j < t.weights.size(); ++j) {
-          const int64_t r = std::clamp(t.first + static_cast<int64_t>(j), top, bottom) - top;
-          sum += t.weights[j] * wide[static_cast<size_t>((r * width + x) * 3 + c)];
-        }
-        out[c * plane_stride + y * width + x] = std::clamp(sum / 127.5f - 1.0f, -1.0f, 1.0f);
-      }
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    for (size_t j = 0; j < t.weights.size(); ++j) {
+      const int64_t r = std::clamp<int64_t>(t.first + static_cast<int64_t>(j), 0, picture.height - 1);
+      for (; made <= r; ++made) spread_row(picture, made, columns, kept(made));
+      const float* from = kept(r);
+      const float weight = t.weights[j];
+      for (int64_t i = 0; i < width * 3; ++i) sum[static_cast<size_t>(i)] += weight * from[i];
+    }
+    for (int64_t c = 0; c < 3; ++c)
+      for (int64_t x = 0; x < width; ++x)
+        out[c * plane_stride + y * width + x] = std::clamp(sum[static_cast<size_t>(x * 3 + c)] / 127.5f - 1.0f, -1.0f, 1.0f);
   }
 }
 

@@ -73,7 +73,9 @@ PartsImport::PartsImport(const CheckpointPlaces& places, StoreDtype dtype, bool 
   if (text_encoder_) {
     const bool readable = !spiece_.empty() || std::any_of(tokenizer_.begin(), tokenizer_.end(), [](const auto& f) { return f.second == "tokenizer/spiece.model"; });
     if (readable) config.text_encoder = TextEncoderKind::kUmt5;
-    else log_warning("{}: a text encoder without its tokenizer (spiece.model), so that prompts cannot be encoded: import again with --tokenizer DIR", text_encoder_->source.path());
+    else
+      log_warning("{}: a text encoder without its tokenizer (spiece.model), so that prompts cannot be encoded: import again with --tokenizer DIR",
+                  text_encoder_->source.path());
   }
   for (const auto* part : {&vae_, &text_encoder_})
     if (*part) check_fp8((*part)->checkpoint.scales, (*part)->source.path(), dtype_ != StoreDtype::kKeep);
@@ -149,7 +151,8 @@ int64_t PartsImport::bytes() const {
 
 // True when the source's files are already what a model directory holds.
 bool PartsImport::canonical(const Part& part, const std::string& base) const {
-  if (!part.source.is_safetensors() || part.checkpoint.original || !part.checkpoint.prefix.empty() || part.checkpoint.has_more || part.checkpoint.scales.any()) return false;
+  const PartCheckpoint& c = part.checkpoint;
+  if (!part.source.is_safetensors() || c.original || !c.prefix.empty() || c.has_more || c.scales.any()) return false;
   if (part.source.index().empty()) return true;
   // A VAE is one file; a text encoder may come in shards.
   return base == "model" && part.source.index().ends_with("/" + base + ".safetensors.index.json");

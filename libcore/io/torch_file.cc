@@ -62,7 +62,8 @@ std::map<std::string, Entry> list_entries(zip_t* archive, const std::string& pat
       throw Error(fmt::format("{}: a TorchScript module, which holds a program", path), "save its state_dict() with torch.save, or as safetensors");
     if (s.encryption_method != ZIP_EM_NONE) throw Error(fmt::format("{}: entry {} is encrypted", path, quote_for_message(name)), "decrypt the archive first");
     if (s.comp_method != ZIP_CM_STORE || s.comp_size != s.size)
-      throw Error(fmt::format("{}: entry {} is compressed ({} bytes that claim to be {}), which torch.save never does", path, quote_for_message(name), s.comp_size, s.size),
+      throw Error(fmt::format("{}: entry {} is compressed ({} bytes that claim to be {}), which torch.save never does", path, quote_for_message(name),
+                              s.comp_size, s.size),
                   "fetch the file as it was published, not packed again");
     if (s.size > static_cast<zip_uint64_t>(file_bytes) || (total += static_cast<int64_t>(s.size)) > file_bytes)
       throw Error(fmt::format("{}: its entries claim more bytes than the file's {}", path, file_bytes), kAgain);
@@ -142,7 +143,9 @@ TorchFile TorchFile::open(const std::string& path) {
     if (it == impl->entries.end())
       throw Error(fmt::format("{}: tensor {}: the archive has no entry data/{}", path, quote_for_message(t.name), t.storage), kAgain);
     if (it->second.bytes < t.storage_bytes)
-      throw Error(fmt::format("{}: tensor {}: its storage data/{} has {} bytes, {} were expected", path, quote_for_message(t.name), t.storage, it->second.bytes, t.storage_bytes), kAgain);
+      throw Error(fmt::format("{}: tensor {}: its storage data/{} has {} bytes, {} were expected", path, quote_for_message(t.name), t.storage,
+                              it->second.bytes, t.storage_bytes),
+                  kAgain);
   }
   TorchFile file;
   file.impl_ = std::move(impl);

@@ -137,12 +137,12 @@ class CacheData final : public TrainingData {
     int64_t samples = 0;
     for (const Bucket& b : buckets_) {
       samples += static_cast<int64_t>(b.samples.size());
-      lines.push_back(fmt::format("bucket {}x{}x{}x{}: {} clips, {} samples an epoch in {} batches of {}{}", b.latent[0], b.latent[1], b.latent[2], b.latent[3],
-                                  b.clips, b.samples.size(), b.batches(), b.batches() > 1 ? b.batch_size : b.last_batch(),
+      lines.push_back(fmt::format("bucket {}: {} clips, {} samples an epoch in {} batches of {}{}", name_of(b), b.clips, b.samples.size(), b.batches(), b.batches() > 1 ? b.batch_size : b.last_batch(),
                                   b.batches() > 1 && b.last_batch() != b.batch_size ? fmt::format(", the last of {}", b.last_batch()) : ""));
     }
     lines.push_back(fmt::format("an epoch is {} samples in {} microbatches, {:.2f} steps", samples, per_epoch_,
                                 static_cast<double>(per_epoch_) / static_cast<double>(run_.train.gradient_accumulation_steps)));
+    add_unreached(lines);
     if (!held_out_.empty()) lines.push_back(fmt::format("{} clips are held out for validation", held_out_.size()));
     return lines;
   }
@@ -151,6 +151,23 @@ class CacheData final : public TrainingData {
  private:
   uint64_t seed() const { return static_cast<uint64_t>(run_.train.seed); }
   int64_t total() const { return run_.train.max_train_epochs * per_epoch_; }
+
+  static std::string name_of(const Bucket& b) { return fmt::format("{}x{}x{}x{}", b.latent[0], b.latent[1], b.latent[2], b.latent[3]); }
+
+  // A run that ends within its first epoch leaves samples out: how many of which bucket.
+  void add_unreached(std::vector<std::string>& lines) const {
+    const int64_t reached = position(last_step());
+    if (reached >= per_epoch_) return;
+    std::vector<int64_t> left(buckets_.size());
+    const Epoch epoch(buckets_, seed(), 0, false);
+    for (int64_t i = reached; i < per_epoch_; ++i) {
+      const auto samples = epoch.batch(static_cast<size_t>(i));
+      for (size_t b = 0; b < buckets_.size(); ++b)
+        if (clip_of(samples.front()).info->latent == buckets_[b].latent) left[b] += static_cast<int64_t>(samples.size());
+    }
+    for (size_t b = 0; b < buckets_.size(); ++b)
+      if (left[b]) lines.push_back(fmt::format("bucket {}: {} of {} samples are not reached in {} steps", name_of(buckets_[b]), left[b], buckets_[b].samples.size(), last_step()));
+  }
 
   void open_cache(const std::string& path, const ModelParts& parts) {
     const size_t number = caches_.size();

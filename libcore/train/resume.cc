@@ -64,13 +64,19 @@ struct NotFinite {
   int64_t nan = 0, infinite = 0, first = -1;
 };
 
-NotFinite count_not_finite(const float* x, int64_t n) {
+NotFinite count_not_finite(const HostStore& store, int module, int64_t begin, int64_t n, ThreadPool& pool) {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<float> x(static_cast<size_t>(std::min(n, kPiece)));
   NotFinite c;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFF;
-    if (magnitude < 0x7F800000) continue;
-    ++(magnitude > 0x7F800000 ? c.nan : c.infinite);
-    if (c.first < 0) c.first = i;
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = std::min(kPiece, n - at);
+    store.read_master(pool, module, begin + at, count, x.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(x[static_cast<size_t>(i)]) & 0x7FFFFFFF;
+      if (magnitude < 0x7F800000) continue;
+      ++(magnitude > 0x7F800000 ? c.nan : c.infinite);
+      if (c.first < 0) c.first = at + i;
+    }
   }
   return c;
 }
@@ -102,15 +108,11 @@ void require_finite_weights(const HostStore& store, const std::string& source, T
   constexpr int kMostNames = 10;
   std::string text;
   int found = 0;
-  std::vector<float> values;
   for (int m = 0; m < store.modules(); ++m) {
     const ModuleState& s = store.module(m);
     for (size_t i = 0; i < s.module->params().size(); ++i) {
       const ParamSpec& spec = s.module->params()[i];
-      const int64_t n = element_count(spec.shape);
-      values.resize(static_cast<size_t>(n));
-      store.read_master(pool, m, s.module->layout().offset[i], n, values.data());
-      const NotFinite c = count_not_finite(values.data(), n);
+      const NotFinite c = count_not_finite(store, m, s.module->layout().offset[i], element_count(spec.shape), pool);
       if (c.first < 0 || ++found > kMostNames) continue;
       text += fmt::format("\n  {}{}: {} NaN, {} infinite, the first at index {}", s.prefix, spec.name, c.nan, c.infinite, c.first);
     }

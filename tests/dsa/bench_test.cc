@@ -26,7 +26,8 @@ TEST(Bench, every_operator_reports_sane_figures) {
       EXPECT_GT(row.forward_ms, 0);
       EXPECT_GT(row.backward_ms, 0);
       EXPECT_GT(row.flop, 0);
-      EXPECT_LT(row.max_relative_error, 1e-5) << op;  // fp32 arithmetic on rows of order 1
+      // fp32 arithmetic on rows of order 1; tiles round each probability to bf16 (2^-9 of it) before it meets V.
+      EXPECT_LT(row.max_relative_error, dtype == DType::kF32 ? 1e-5 : 0x1p-7) << op;
       const auto j = nlohmann::json::parse(to_json_line(row));
       for (const char* field : {"op", "grid", "tokens", "dtype", "forward_ms", "backward_ms", "flop", "tflops", "bytes",
                                 "peak_bytes", "max_relative_error"})

@@ -285,13 +285,6 @@ TEST_F(ShardTest, OtherThingsAreNamed) {
   expect_contains(error_of([&] { import(folder_ / "empty", "m"); }), "original weights");
 }
 
-TEST_F(ShardTest, ImageToVideoIsNamed) {
-  Editable e(kData + "/diffusers");
-  e.tensors["condition_embedder.image_embedder.norm1.weight"] = HostTensor(DType::kF32, {1280});
-  e.write(folder_ / "i2v.safetensors");
-  expect_contains(error_of([&] { import(folder_ / "i2v.safetensors", "m"); }), "image-to-video");
-}
-
 TEST_F(ShardTest, ConfigMustFitTheWeights) {
   fs::copy(kData + "/diffusers", folder_ / "s");
   const std::string config = folder_ / "s/config.json", good = read_file(config);

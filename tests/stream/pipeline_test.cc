@@ -48,7 +48,7 @@ std::string train(Device& device, const Settings& run, std::vector<double>* loss
   testing::fill_toy(store);
   std::vector<bool> due(static_cast<size_t>(store.modules()), false);
   std::vector<float> scratch(1 << 12);
-  auto update = [&](int m) -> Event {
+  auto update = [&](int m, const Event&) -> Event {
     if (!due[static_cast<size_t>(m)]) return {};
     due[static_cast<size_t>(m)] = false;
     device.host().enqueue("descend", {}, [&store, m, run] {
@@ -96,7 +96,7 @@ std::string train(Device& device, const Settings& run, std::vector<double>* loss
     history.insert(history.end(), sums.begin(), sums.end());
     due.assign(due.size(), true);
   }
-  for (int m = 0; m < store.modules(); ++m) update(m);
+  for (int m = 0; m < store.modules(); ++m) update(m, {});
   device.synchronize();
   if (uploads) *uploads = pipeline.weight_uploads();
   Sha256 hash;

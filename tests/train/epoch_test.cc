@@ -115,6 +115,16 @@ TEST(Epochs, PicturesAndVideosMixByTokens) {
   EXPECT_EQ(open(w, {"data.batch_tokens=1"})->batch(1, 0).shape.batch, 1) << "at least one";
 }
 
+TEST(Epochs, WhatAShortRunDoesNotReachIsNamed) {
+  const Workplace w(AttentionKind::kDense, kSeven);
+  const auto last = [&](const std::string& steps) {
+    const auto lines = open(w, {"train.max_train_steps=" + steps})->summary();
+    return lines.back();
+  };
+  EXPECT_EQ(last("5"), "bucket 16x1x4x4: 2 of 7 samples are not reached in 5 steps");
+  EXPECT_EQ(last("7"), "an epoch is 7 samples in 7 microbatches, 7.00 steps");
+}
+
 TEST(Epochs, TooManyRepeatsAreRefused) {
   const Workplace w(AttentionKind::kDense, std::vector<Shape>(17, {16, 1, 4, 4}));
   EXPECT_NE(error_of([&] { open(w, {"data.num_repeats=1000000"}); }).find("an epoch of more than 16777216 samples"), std::string::npos);
