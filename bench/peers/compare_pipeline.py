@@ -44,13 +44,13 @@ def main():
             return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
         exported, text_file = os.path.join(folder, "diffusers"), os.path.join(folder, "text.safetensors")
-        program("shard-weights", "--export", "diffusers", args.model, "-o", exported)
+        program("shard-weights", "--export", "diffusers", args.model, "--dtype", "fp32", "-o", exported)
         pipe = WanPipeline.from_pretrained(exported, torch_dtype=torch.float32)
         pipe.set_progress_bar_config(disable=True)
         pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config, flow_shift=args.flow_shift)
 
         # Our ids through their encoder: their tokenizer class rewrites this kind of model on loading.
-        texts = json.loads(program("encode-clips", "--text", PROMPT, "--text", NEGATIVE, "--model", args.model, "--json",
+        texts = json.loads(program("encode-clips", "--text", PROMPT, "--text", NEGATIVE, "--model", args.model, "--json", "--compute-dtype", "fp32",
                                    "-o", text_file))["texts"]
         ours, theirs = load_file(text_file), []
         for i, text in enumerate(texts):
