@@ -32,6 +32,8 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(ZIP REQUIRED IMPORTED_TARGET libzip)
 pkg_check_modules(AV REQUIRED IMPORTED_TARGET libavcodec libavformat libavutil libswscale)
 
+include(cuda)
+
 # ms_room(NAME [DEPS target...]): the static library ms_NAME of every .cc in this folder.
 # The folder's name is the room's; link order follows the layering.
 function(ms_room NAME)
