@@ -16,16 +16,24 @@ namespace {
 // still sees a few roundings on another path: exp, log, division, three interpolations. Eight units of 2⁻²⁴.
 constexpr double kFloor = 8 * 0x1p-24;
 
+// What fp32 itself is off by in the motion term, measured on the stored cases by the library that made them
+// (golden/README: "at most"). A plain computation may do better by chance, ds above all: one sum whose terms cancel.
+double motion_noise(const std::string& name) {
+  if (name == "ds") return 6e-5;
+  return name == "m" || name == "offsets" ? 9e-7 : 1.1e-6;
+}
+
 // The rule of spec dsa.md §7: twice the error of a plain 16-bit computation, and the floor. Kernels that read fp32 are
 // held to a plain fp32 computation as well: within four times its error, since they add the same numbers in another
 // order (score space against interpolated vectors) and order alone moves an fp32 sum by such factors.
 // Plain errors are those against our own fp64 results: a wrong stored result must not widen its own tolerance.
-std::map<std::string, double> tolerances(const NamedResults& f64, const NamedResults& bf16, const NamedResults& f32,
-                                         bool reads_bf16) {
+std::map<std::string, double> tolerances(CaseKind kind, const NamedResults& f64, const NamedResults& bf16,
+                                         const NamedResults& f32, bool reads_bf16) {
   std::map<std::string, double> r;
   for (const auto& [name, exact] : f64) {
-    const double wide = 2 * relative_error(bf16.at(name), exact) + kFloor;
-    r[name] = reads_bf16 ? wide : std::min(wide, 4 * relative_error(f32.at(name), exact) + kFloor);
+    const double noise = kind == CaseKind::kMotion ? motion_noise(name) : 0;
+    const double wide = 2 * std::max(relative_error(bf16.at(name), exact), 2 * noise) + kFloor;
+    r[name] = reads_bf16 ? wide : std::min(wide, 4 * std::max(relative_error(f32.at(name), exact), noise) + kFloor);
   }
   return r;
 }
@@ -66,12 +74,12 @@ std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream) {
   std::map<std::string, double> floor;
   for (const auto& entry : f64) floor[entry.first] = kFloor;
   checks.push_back(compare(c, "reference", f64, floor));
-  checks.push_back(compare(c, "reference_fp32", f32, tolerances(f64, bf16, f32, true)));
+  checks.push_back(compare(c, "reference_fp32", f32, tolerances(c.kind, f64, bf16, f32, true)));
   for (const TestedKernel& kernel : tested_kernels(c.kind)) {
-    checks.push_back(compare(c, kernel.name, kernel.run(c, DType::kF32, stream), tolerances(f64, bf16, f32, false)));
+    checks.push_back(compare(c, kernel.name, kernel.run(c, DType::kF32, stream), tolerances(c.kind, f64, bf16, f32, false)));
     if (kernel.takes_bf16)
       checks.push_back(compare(c, std::string(kernel.name) + "_bf16", kernel.run(c, DType::kBF16, stream),
-                               tolerances(f64, bf16, f32, true)));
+                               tolerances(c.kind, f64, bf16, f32, true)));
   }
   return checks;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention_check/reference_motion.h"
 #include "attention_check/reference_offset_net.h"
 #include "kernels/attention/attention_literal.h"
 #include "kernels/attention/window_groups.h"
@@ -147,6 +148,7 @@ NamedResults results(const StoredCase& c) {
     case CaseKind::kWindow: return attention_results<A>(c);
     case CaseKind::kPooled: return pooled_results<A>(c);
     case CaseKind::kOffsetNet: return reference_offset_net<A>(c);
+    case CaseKind::kMotion: return reference_motion<A>(c);
   }
   return {};
 }

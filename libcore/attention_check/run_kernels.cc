@@ -117,6 +117,33 @@ NamedResults run_offset_net(const StoredCase& c, DType dtype, Stream& stream) {
           {"dnorm_bias", values(dnorm_b)}, {"dlinear_weight", values(dw)}, {"dlinear_bias", values(db)}};
 }
 
+NamedResults run_motion(const StoredCase& c, DType dtype, Stream& stream) {
+  const DsaShape s = c.dsa_shape();
+  const int64_t rows = c.batch * c.tokens(), n = c.channels, m = kMotionChannels, slots = rows * s.kernel[0];
+  HostTensor x = stored(c, "x", dtype), w = stored(c, "motion_proj_weight", dtype), beta = stored(c, "s", dtype);
+  HostTensor gain = stored(c, "gain", dtype), doffsets = stored(c, "doffsets", DType::kF32);
+  HostTensor offsets = stored(c, "net_offsets", DType::kF32);
+  const auto per = [](int64_t count) { return floats(static_cast<size_t>(count)); };
+  HostTensor projected = per(rows * m), dprojected = per(rows * m), found = per(2 * slots), lse = per(slots), norm = per(rows);
+  HostTensor dx = per(rows * n), dw = per(m * n), ds = per(1), dgain = per(s.groups), operand(dtype, {rows * m});
+  HostTensor forward_w = bytes(linear_packed_bytes(m, n, dtype, PackFor::kForward));
+  HostTensor backward_w = bytes(linear_packed_bytes(m, n, dtype, PackFor::kInputGradient));
+  linear_pack(stream, forward_w.data(), w.data(), m, n, dtype, PackFor::kForward);
+  linear_pack(stream, backward_w.data(), w.data(), m, n, dtype, PackFor::kInputGradient);
+  HostTensor forward = bytes(motion_forward_workspace_bytes(s)), backward = bytes(motion_backward_workspace_bytes(s));
+  HostTensor scratch = bytes(linear_weight_gradient_scratch(rows, m, n, dtype));
+  linear_forward(stream, projected.f32(), x.data(), forward_w.data(), nullptr, rows, m, n, dtype);
+  motion_forward(stream, offsets.f32(), found.f32(), lse.f32(), norm.f32(), projected.f32(), beta.data(), gain.data(),
+                 forward.data(), s, dtype);
+  motion_backward(stream, dprojected.f32(), ds.f32(), dgain.f32(), doffsets.f32(), found.f32(), lse.f32(), norm.f32(),
+                  projected.f32(), beta.data(), gain.data(), backward.data(), s, dtype);
+  convert_from_f32(operand.data(), dtype, dprojected.f32(), rows * m);
+  linear_input_gradient(stream, dx.f32(), operand.data(), backward_w.data(), rows, m, n, dtype, false);
+  linear_weight_gradient(stream, dw.f32(), scratch.data(), operand.data(), x.data(), rows, m, n, dtype);
+  return {{"offsets", values(offsets)}, {"m", values(found)}, {"dx", values(dx)}, {"dmotion_proj_weight", values(dw)},
+          {"ds", values(ds)}, {"dgain", values(dgain)}, {"dnet_offsets", values(doffsets)}};
+}
+
 }  // namespace
 
 const std::vector<TestedKernel>& tested_kernels(CaseKind kind) {
@@ -125,7 +152,8 @@ const std::vector<TestedKernel>& tested_kernels(CaseKind kind) {
       {CaseKind::kDense, {{"dense", true, &run_dense}, {"dense-materialised", true, &run_materialised}}},
       {CaseKind::kWindow, {{"window", true, &run_window}}},
       {CaseKind::kPooled, {{"pooled", true, &run_pooled}}},
-      {CaseKind::kOffsetNet, {{"offset_net", true, &run_offset_net}}}};
+      {CaseKind::kOffsetNet, {{"offset_net", true, &run_offset_net}}},
+      {CaseKind::kMotion, {{"motion", true, &run_motion}}}};
   return kernels.at(kind);
 }
 

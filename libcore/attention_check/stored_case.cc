@@ -53,8 +53,26 @@ std::vector<int32_t> table(const Json& j, const char* key, int64_t frames) {
   return r;
 }
 
-void read_dsa(const Json& j, StoredCase& c) {
+// What cases of the operator and of its motion term share: whose slots, and which frames they may lie in.
+void read_slots(const Json& j, StoredCase& c) {
   c.kernel = triple(j, "kernel_thw");
+  const std::string mode = j.value("mode", Json()).is_string() ? j["mode"].get<std::string>() : "";
+  if (mode == "full") c.mode = DsaOffsetMode::kFull;
+  else if (mode == "slice") c.mode = DsaOffsetMode::kSlice;
+  else if (mode == "rigid") c.mode = DsaOffsetMode::kRigid;
+  else bad("\"mode\" is none of full, slice, rigid");
+  c.groups = integer(j, "groups", 1);
+  c.t_lo = table(j, "t_lo", c.grid[0]);
+  c.t_hi = table(j, "t_hi", c.grid[0]);
+  if (c.t_lo.size() != c.t_hi.size()) bad("\"t_lo\" and \"t_hi\" come together or not at all");
+  for (size_t t = 0; t < c.t_lo.size(); ++t)
+    if (c.t_lo[t] > static_cast<int32_t>(t) || c.t_hi[t] < static_cast<int32_t>(t))
+      bad(fmt::format("frame {} is outside its shot {} … {}", t, c.t_lo[t], c.t_hi[t]));
+}
+
+void read_dsa(const Json& j, StoredCase& c) {
+  read_slots(j, c);
+  if (c.groups > c.heads) bad(fmt::format("{} groups of {} heads", c.groups, c.heads));
   if (!j.contains("reach_thw") || !j["reach_thw"].is_array() || j["reach_thw"].size() != 3)
     bad("\"reach_thw\" is no array of 3");
   for (size_t i = 0; i < 3; ++i) {
@@ -62,19 +80,15 @@ void read_dsa(const Json& j, StoredCase& c) {
     c.reach[i] = j["reach_thw"][i].get<double>();
     if (!(c.reach[i] >= 0) || !std::isfinite(c.reach[i])) bad(fmt::format("\"reach_thw\" holds {}", c.reach[i]));
   }
-  const std::string mode = j.value("mode", Json()).is_string() ? j["mode"].get<std::string>() : "";
-  if (mode == "full") c.mode = DsaOffsetMode::kFull;
-  else if (mode == "slice") c.mode = DsaOffsetMode::kSlice;
-  else if (mode == "rigid") c.mode = DsaOffsetMode::kRigid;
-  else bad("\"mode\" is none of full, slice, rigid");
-  c.groups = integer(j, "groups", 1);
-  if (c.groups > c.heads) bad(fmt::format("{} groups of {} heads", c.groups, c.heads));
-  c.t_lo = table(j, "t_lo", c.grid[0]);
-  c.t_hi = table(j, "t_hi", c.grid[0]);
-  if (c.t_lo.size() != c.t_hi.size()) bad("\"t_lo\" and \"t_hi\" come together or not at all");
-  for (size_t t = 0; t < c.t_lo.size(); ++t)
-    if (c.t_lo[t] > static_cast<int32_t>(t) || c.t_hi[t] < static_cast<int32_t>(t))
-      bad(fmt::format("frame {} is outside its shot {} … {}", t, c.t_lo[t], c.t_hi[t]));
+}
+
+void read_motion(const Json& j, StoredCase& c) {
+  read_slots(j, c);
+  c.channels = integer(j, "channels", 1);
+  if (c.mode == DsaOffsetMode::kRigid) bad("the motion term is defined for the modes full and slice");
+  if (integer(j, "proj_channels", 1) != kMotionChannels || integer(j, "search", 0) != kMotionSearch ||
+      number(j, "beta_base") != static_cast<double>(kMotionBetaBase) || static_cast<float>(number(j, "unit_eps")) != kMotionUnitEps)
+    bad("the motion term has 16 channels, a search of 4 tokens, a beta_base of 20 and a unit_eps of 1e-12");
 }
 
 void read_parameters(const Json& j, StoredCase& c) {
@@ -86,6 +100,10 @@ void read_parameters(const Json& j, StoredCase& c) {
     c.channels = integer(j, "channels", 1);
     c.eps = static_cast<float>(number(j, "norm_eps"));
     return;
+  }
+  if (kind == "motion") {
+    c.kind = CaseKind::kMotion;
+    return read_motion(j, c);
   }
   c.heads = integer(j, "heads", 1);
   c.head_dim = integer(j, "head_dim", 1);
@@ -128,6 +146,14 @@ std::map<std::string, Shape> expected_tensors(const StoredCase& c) {
     shapes["linear_bias"] = shapes["dlinear_bias"] = {c.outputs};
     return shapes;
   }
+  if (c.kind == CaseKind::kMotion) {
+    for (const char* t : {"x", "dx"}) shapes[t] = {c.batch, n, c.channels};
+    shapes["motion_proj_weight"] = shapes["dmotion_proj_weight"] = {kMotionChannels, c.channels};
+    shapes["s"] = shapes["ds"] = {1};
+    shapes["gain"] = shapes["dgain"] = {c.groups};
+    shapes["m"] = {c.batch, n, c.kernel[0], 2};
+    return shapes;
+  }
   const Shape rows{c.batch, n, c.heads, c.head_dim};
   for (const char* t : {"q", "k", "v", "dout", "out", "dq", "dk", "dv"}) shapes[t] = rows;
   shapes["lse"] = {c.batch, m, c.heads};
@@ -156,10 +182,12 @@ void read_tensors(const SafetensorsFile& file, StoredCase& c) {
     c.tensors[info.name].assign(t.f32(), t.f32() + t.elements());
   }
   int64_t per_token = -1;
-  if (c.kind == CaseKind::kDsa) per_token = dsa_offset_count(c.dsa_shape());
+  std::vector<std::string> names{"offsets", "doffsets"};
+  if (c.kind == CaseKind::kMotion) names.insert(names.end(), {"net_offsets", "dnet_offsets"});
+  if (c.kind == CaseKind::kDsa || c.kind == CaseKind::kMotion) per_token = dsa_offset_count(c.dsa_shape());
   if (c.kind == CaseKind::kOffsetNet) per_token = c.outputs;
   if (per_token < 0) return;
-  for (const char* name : {"offsets", "doffsets"})
+  for (const std::string& name : names)
     if (static_cast<int64_t>(c.at(name).size()) != rows * per_token)
       bad(fmt::format("tensor {} has {} elements instead of {}", name, c.at(name).size(), rows * per_token));
 }

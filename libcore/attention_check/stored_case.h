@@ -8,12 +8,13 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/dsa/dsa.h"
+#include "kernels/dsa/motion.h"
 #include "kernels/dsa/offset_net.h"
 #include "kernels/dsa/pooled.h"
 
 namespace megaslide {
 
-enum class CaseKind { kDsa, kDense, kWindow, kPooled, kOffsetNet };
+enum class CaseKind { kDsa, kDense, kWindow, kPooled, kOffsetNet, kMotion };
 
 using NamedTensors = std::map<std::string, std::vector<float>>;
 
@@ -23,7 +24,7 @@ struct StoredCase {
   int64_t batch = 1, heads = 1, head_dim = 1;
   std::array<int64_t, 3> grid{1, 1, 1};  // T, H, W
   float scale = 1;
-  // dsa
+  // dsa, and of motion the kernel, mode, groups and shots
   std::array<int64_t, 3> kernel{1, 1, 1};
   std::array<double, 3> reach{0, 0, 0};
   DsaOffsetMode mode = DsaOffsetMode::kFull;
@@ -34,7 +35,7 @@ struct StoredCase {
   int64_t layer = 0;
   // pooled
   std::array<int64_t, 3> tile{4, 4, 4};
-  // offset_net
+  // offset_net, and of motion the channels
   int64_t channels = 0, outputs = 0;
   float eps = 1e-6f;
   NamedTensors tensors;  // everything but masks, fp32

@@ -16,8 +16,7 @@ namespace {
 std::vector<std::string> cases_in(const std::filesystem::path& folder) {
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".safetensors" && entry.path().stem().string().rfind("motion", 0) != 0)
-      paths.push_back(entry.path().string());
+    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path().string());
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -34,18 +33,18 @@ void expect_all_pass(const std::filesystem::path& folder, size_t at_least) {
   }
 }
 
-TEST(Golden, stored_cases_pass) { expect_all_pass(MEGASLIDE_TEST_DATA "/dsa", 26); }
+TEST(Golden, stored_cases_pass) { expect_all_pass(MEGASLIDE_TEST_DATA "/dsa", 37); }
 
 TEST(Golden, WholeGoldenFolderPasses) {
   const char* golden = std::getenv("MEGASLIDE_GOLDEN");
   if (golden == nullptr) GTEST_SKIP() << "MEGASLIDE_GOLDEN names no folder";
-  expect_all_pass(std::string(golden) + "/dsa", 26);
+  expect_all_pass(std::string(golden) + "/dsa", 46);
 }
 
 // A check that cannot fail is none: each tensor of each kind of case, damaged, must be noticed by every kernel.
 TEST(Golden, wrong_results_are_noticed) {
   InlineStream stream(1);
-  for (const char* name : {"full_cuts", "dense", "window_333_odd", "pooled_tiny", "offset_net_rigid"}) {
+  for (const char* name : {"full_cuts", "dense", "window_333_odd", "pooled_tiny", "offset_net_rigid", "motion_slice_cuts"}) {
     const std::string path = std::string(MEGASLIDE_TEST_DATA "/dsa/") + name + ".safetensors";
     const StoredCase good = load_stored_case(path, case_json_path(path));
     const auto errors = check_case(good, stream).front().error;
@@ -87,12 +86,15 @@ TEST(Golden, damaged_cases_are_errors_with_the_file_named) {
   EXPECT_NE(json("").find(temporary.string()), std::string::npos);
   EXPECT_NE(json("[]").find("no JSON object"), std::string::npos);
   EXPECT_NE(json("{\"kind\":3}"), "");
-  EXPECT_NE(json(R"({"kind":"motion","batch":1,"grid_thw":[1,1,1],"heads":1,"head_dim":1,"scale":1})").find("motion"), std::string::npos);
+  EXPECT_NE(json(R"({"kind":"other","batch":1,"grid_thw":[1,1,1],"heads":1,"head_dim":1,"scale":1})").find("other"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[1,1],"kernel_thw":[3,3,3],"reach_thw":[1,2,2]})").find("grid_thw"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[1,1,-1],"kernel_thw":[3,3,3],"reach_thw":[1,2,2]})").find("grid_thw"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[1,1,1],"kernel_thw":[3,3,0],"reach_thw":[1,2,2]})").find("kernel_thw"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[1,1,1],"kernel_thw":[3,3,3],"reach_thw":[1,-2,2]})").find("reach_thw"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[1,1,1],"kernel_thw":[3,3,3],"reach_thw":[1,2,2],"t_lo":[1],"t_hi":[0]})").find("t_lo"), std::string::npos);
+  const std::string motion = R"({"kind":"motion","batch":1,"grid_thw":[1,1,1],"kernel_thw":[3,3,3],"groups":1,"channels":4,"search":4,"beta_base":20,"unit_eps":1e-12,)";
+  EXPECT_NE(json(motion + R"("proj_channels":16,"mode":"rigid"})").find("slice"), std::string::npos);
+  EXPECT_NE(json(motion + R"("proj_channels":8,"mode":"slice"})").find("16 channels"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[9000,9000,9000],"kernel_thw":[3,3,3],"reach_thw":[1,2,2]})"), "");
   std::filesystem::remove(temporary);
 }
