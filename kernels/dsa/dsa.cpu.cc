@@ -1,15 +1,25 @@
-// Kernel A of spec dsa.md §3 on the CPU: any kernel, reach, mode, groups, batch and head size. Scores are interpolated,
-// not vectors (§2): a block of 16 queries meets every key of its halo in one product, and the samples read scalars.
+// Kernels A and B of spec dsa.md §3 on the CPU: any kernel, reach, mode, groups, batch and head size. Scores are
+// interpolated, not vectors (§2): a block (A) or tile (B) of queries meets every key of its halo in one product, and the
+// samples read scalars.
 #include "kernels/dsa/dsa.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "kernels/dsa/dsa_gather.h"
+#include "kernels/dsa/dsa_tile.h"
 
 namespace megaslide {
 namespace {
 
 constexpr int64_t kBandBytes = int64_t{32} << 20;
+// What a thread of kernel B may work in: an eighth of a gigabyte at most for 16 threads and far beyond the caches.
+constexpr int64_t kTileBytes = int64_t{8} << 20;
+// Kernel B multiplies every key of the halo, in products of 16 and more; the literal definition reads 8 corners a slot
+// in scalar code, at about a fiftieth of the rate.
+constexpr int64_t kKeysASlot = 8 * 50;
+
+std::atomic<DsaKernel> only_kernel{DsaKernel::kAuto};
 
 // Blocks that the backward keeps the sample positions of at a time.
 int64_t band_blocks(const DsaShape& s) {
@@ -40,10 +50,55 @@ void check_shape(const DsaShape& s, DType dtype) {
   for (int a = 0; a < 3; ++a) MS_CHECK(s.kernel[a] > 0 && s.reach[a] >= 0, "kernel {}, reach {}", s.kernel[a], s.reach[a]);
 }
 
+bool on_tiles(const DsaShape& s, DType dtype) { return dsa_kernel_of(s, dtype).kernel == DsaKernel::kTile; }
+
+// body(frame, band) of one piece and sample and group each, all of a sample at once.
+template <class F>
+void for_bands(Stream& stream, const DsaShape& s, const DsaTiling& t, int64_t frame0, int64_t frame_step, int64_t band0,
+               int64_t band_step, F body) {
+  const int64_t frames = (s.frames - frame0 + frame_step - 1) / frame_step;
+  const int64_t bands = (t.bands - band0 + band_step - 1) / band_step;
+  stream.parallel_for(s.batch * s.groups * frames * bands, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t band = band0 + i % bands * band_step, frame = frame0 + i / bands % frames * frame_step;
+      const int64_t group = i / bands / frames % s.groups;
+      body(i / bands / frames / s.groups, frame, band, group);
+    }
+  });
+}
+
+void tile_backward(Stream& stream, const DsaBackwardArgs& args) {
+  const DsaShape& s = args.shape;
+  const DsaTiling tiling(s);
+  const DsaColours colours(s, tiling);
+  for (int64_t frame = 0; frame < colours.frames; ++frame)
+    for (int64_t band = 0; band < colours.bands; ++band)
+      for_bands(stream, s, tiling, frame, colours.frames, band, colours.bands,
+                [&](int64_t b, int64_t f, int64_t i, int64_t g) { dsa_tile_backward_piece(args, tiling, b, f, i, g); });
+}
+
 }  // namespace
 
+void limit_dsa_kernel(DsaKernel only) { only_kernel.store(only, std::memory_order_relaxed); }
+
+DsaKernelChoice dsa_kernel_of(const DsaShape& s, DType dtype) {
+  const DsaKernel only = only_kernel.load(std::memory_order_relaxed);
+  if (only == DsaKernel::kGather) return {DsaKernel::kGather, "it was asked for"};
+  const DsaTiling tiling(s);
+  if (dsa_tile_scratch_bytes(s, tiling, dtype, true) > kTileBytes)
+    return {DsaKernel::kGather, "the halo of a tile does not fit into its working memory"};
+  int64_t slots = 1;
+  const int64_t length[3] = {s.frames, s.height, s.width};
+  for (int a = 0; a < 3; ++a) slots *= std::min(s.kernel[a], length[a]);
+  if (only == DsaKernel::kAuto && tiling.largest.planes * dsa_plane_keys(tiling.largest) > kKeysASlot * slots)
+    return {DsaKernel::kGather, "the halo of a tile is far larger than what it samples"};
+  return {DsaKernel::kTile, ""};
+}
+
 int64_t dsa_forward_workspace_bytes(const DsaShape&, DType) { return 0; }
-int64_t dsa_backward_workspace_bytes(const DsaShape& s, DType) { return band_blocks(s) * DsaBand::bytes_a_block(s); }
+int64_t dsa_backward_workspace_bytes(const DsaShape& s, DType dtype) {
+  return on_tiles(s, dtype) ? 0 : band_blocks(s) * DsaBand::bytes_a_block(s);
+}
 
 Cost dsa_forward_cost(float*, float*, const void*, const void*, const void*, const float*, void*, DsaShape s,
                       DType dtype) {
@@ -63,6 +118,12 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
                  const float* offsets, void*, DsaShape s, DType dtype) {
   check_shape(s, dtype);
   const DsaForwardArgs args{out, lse, q, k, v, offsets, s, dtype, DsaBlocking(s)};
+  if (on_tiles(s, dtype)) {
+    const DsaTiling tiling(s);
+    for_bands(stream, s, tiling, 0, 1, 0, 1,
+              [&](int64_t b, int64_t f, int64_t i, int64_t g) { dsa_tile_forward_piece(args, tiling, b, f, i, g); });
+    return;
+  }
   const int64_t blocks = args.blocking.blocks;
   stream.parallel_for(s.batch * blocks * s.groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -83,6 +144,7 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
     std::fill(dv + begin * width, dv + end * width, 0.0f);
     std::fill(doffsets + begin * dsa_offset_count(s), doffsets + end * dsa_offset_count(s), 0.0f);
   });
+  if (on_tiles(s, dtype)) return tile_backward(stream, args);
   const int64_t blocks = args.blocking.blocks, all = s.batch * blocks, step = band_blocks(s);
   DsaBand band(s);
   band.memory = static_cast<std::byte*>(workspace);

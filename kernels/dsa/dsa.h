@@ -56,7 +56,19 @@ using DsaBackward = void(Stream&, float* dq, float* dk, float* dv, float* doffse
                          const void* v, const float* offsets, const float* out, const float* lse, const float* dout,
                          void* workspace, DsaShape shape, DType dtype);
 
-// Bytes of `workspace` (64-byte aligned; nullptr where 0).
+// The CPU's two kernels (spec §3): A, gather, and B, halo tiles. Both take every shape; B multiplies whole tiles of
+// queries and keys and wins wherever the halo of a tile is not far larger than what it samples. In bf16 on a tile unit
+// (kernels/tile/unit.h) B rounds dout and the softmax weights to bf16 as operands.
+enum class DsaKernel { kAuto, kGather, kTile };
+struct DsaKernelChoice {
+  DsaKernel kernel;    // kGather or kTile
+  const char* reason;  // why kGather
+};
+DsaKernelChoice dsa_kernel_of(const DsaShape& shape, DType dtype);
+// From here on calls of this process take this kernel. kTile gives way only where its working memory would be absurd.
+void limit_dsa_kernel(DsaKernel only);
+
+// Bytes of `workspace` (64-byte aligned; nullptr where 0) for the kernel that a call would take now.
 int64_t dsa_forward_workspace_bytes(const DsaShape& shape, DType dtype);
 int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);
 

@@ -27,9 +27,10 @@ inline int64_t PaddedOffsets(const DsaShape& s) { return (GroupOffsets(s) + 15) 
 // Floats that PlaceSamples works in.
 inline int64_t PlaceScratch(const DsaShape& s) { return (2 + 2 * kBlock) * PaddedOffsets(s); }
 
-// e = R·tanh(o/R) and 1 − tanh² of all raw offsets of the block: [lane][padded].
-inline HWY_NOINLINE void Displace(const DsaShape& s, const DsaBlock& b, const float* raw /*of the sample*/,
-                                  int64_t group, float* reach, float* e, float* slope) {
+// e = R·tanh(o/R) and 1 − tanh² of all raw offsets of `active` queries: [lane][padded].
+inline HWY_NOINLINE void Displace(const DsaShape& s, int64_t active, const int64_t* token,
+                                  const float* raw /*of the sample*/, int64_t group, float* reach, float* e,
+                                  float* slope) {
   const BlockTag d;
   const int64_t n = GroupOffsets(s), padded = PaddedOffsets(s);
   float* inverse = reach + padded;
@@ -38,8 +39,8 @@ inline HWY_NOINLINE void Displace(const DsaShape& s, const DsaBlock& b, const fl
     reach[i] = i < n ? s.reach[axis] : 0;
     inverse[i] = reach[i] > 0 ? 1 / reach[i] : 0;
   }
-  for (int64_t lane = 0; lane < b.active; ++lane) {
-    const float* o = raw + b.token[lane] * dsa_offset_count(s) + group * n;
+  for (int64_t lane = 0; lane < active; ++lane) {
+    const float* o = raw + token[lane] * dsa_offset_count(s) + group * n;
     std::copy(o, o + n, e + lane * padded);
     std::fill(e + lane * padded + n, e + (lane + 1) * padded, 0.0f);
     for (int64_t i = 0; i < padded; i += kLanes) {
@@ -78,7 +79,7 @@ inline HWY_NOINLINE void PlaceSamples(const DsaShape& s, const DsaBlock& b, int6
   const BlockIndexTag di;
   const int64_t padded = PaddedOffsets(s);
   float *e = scratch + 2 * padded, *slope = e + kBlock * padded;
-  Displace(s, b, offsets + batch * s.tokens() * dsa_offset_count(s), group, scratch, e, slope);
+  Displace(s, b.active, b.token, offsets + batch * s.tokens() * dsa_offset_count(s), group, scratch, e, slope);
   alignas(64) float start[3][kBlock];
   alignas(64) int32_t row[kBlock];
   for (int64_t i = 0; i < kBlock; ++i) {

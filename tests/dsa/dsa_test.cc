@@ -8,13 +8,21 @@
 #include "kernels/dsa/dsa_block.h"
 #include "kernels/dsa/dsa_gather.h"
 #include "tests/attention/random_case.h"
+#include "tests/dsa/one_kernel.h"
 #include "tests/support/elementwise.h"
 
 namespace megaslide {
 namespace {
 
-using testing_support::expect_kernels_agree;
 using testing_support::fill_inputs;
+
+// Both kernels.
+void expect_kernels_agree(const StoredCase& c, const std::string& what) {
+  for (const DsaKernel kernel : {DsaKernel::kGather, DsaKernel::kAuto}) {
+    const testing_support::OneDsaKernel forced(kernel);
+    testing_support::expect_kernels_agree(c, fmt::format("{}, kernel {}", what, static_cast<int>(kernel)));
+  }
+}
 
 struct Spec {
   std::array<int64_t, 3> grid{3, 5, 6}, kernel{3, 3, 3};
@@ -217,7 +225,9 @@ TEST(Dsa, same_bits_for_any_thread_count_and_on_repeat) {
   }
 }
 
+// Kernel A widens them; kernel B does where there is no tile unit (tile_test.cc).
 TEST(Dsa, bf16_inputs_give_the_bits_of_fp32_inputs) {
+  const testing_support::OneDsaKernel forced(DsaKernel::kGather);
   const StoredCase c = make_case({});  // inputs are exact in bf16
   EXPECT_EQ(gather(c, 2, DType::kBF16), gather(c, 2, DType::kF32));
 }
@@ -294,6 +304,7 @@ TEST(Dsa, slots_that_do_not_exist_get_gradient_zero) {
 
 // More blocks than one band of the backward holds: sums run on over the bands.
 TEST(Dsa, backward_in_bands) {
+  const testing_support::OneDsaKernel forced(DsaKernel::kGather);
   StoredCase c = make_case({.grid = {1, 12, 16}, .kernel = {5, 13, 13}, .reach = {0, 1, 1}, .heads = 6, .head_dim = 2, .groups = 6});
   const DsaShape s = c.dsa_shape();
   const int64_t bytes = dsa_backward_workspace_bytes(s, DType::kF32);
