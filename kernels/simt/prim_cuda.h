@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 
+// Before a loop whose unrolling only costs registers.
+#define MS_NO_UNROLL _Pragma("unroll 1")
+
 namespace megaslide::prim {
 
 __device__ __forceinline__ float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }

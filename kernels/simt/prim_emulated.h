@@ -13,6 +13,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define MS_NO_UNROLL
 
 struct uint3 {
   unsigned x, y, z;

@@ -1,0 +1,14 @@
+// The CUDA entries of dsa.h, with their own workspaces. Heads of up to 256 channels, fewer than 2³¹ tokens a call.
+#pragma once
+#include "kernels/dsa/dsa.h"
+
+namespace megaslide::cuda {
+
+DsaForward dsa_forward;  // no workspace
+DsaBackward dsa_backward;
+// P and dS of every sample of a band of frames: at most 1 GiB, or one frame's.
+int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);
+// Bands of at most so many bytes from here on. Changes no result.
+void limit_dsa_band(int64_t bytes);
+
+}  // namespace megaslide::cuda

@@ -1,0 +1,74 @@
+// PyTorch's fp64 results against the CUDA kernels under the emulator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kernels/dsa/dsa_cuda.h"
+#include "kernels/simt/simt.h"
+#include "tests/cuda/run_emulated.h"
+
+namespace megaslide {
+namespace {
+
+using testing_support::check_emulated;
+using testing_support::emulated_kernels;
+
+std::vector<StoredCase> stored_cases() {
+  std::vector<StoredCase> cases;
+  for (const auto& entry : std::filesystem::directory_iterator(MEGASLIDE_TEST_DATA "/dsa"))
+    if (entry.path().extension() == ".safetensors" && entry.path().stem().string().rfind("motion", 0) != 0)
+      cases.push_back(load_stored_case(entry.path().string(), case_json_path(entry.path().string())));
+  std::sort(cases.begin(), cases.end(), [](const StoredCase& a, const StoredCase& b) { return a.name < b.name; });
+  return cases;
+}
+
+TEST(Cuda, stored_cases_pass) {
+  InlineStream stream;
+  size_t checked = 0;
+  for (const StoredCase& c : stored_cases())
+    for (const KernelCheck& check : check_emulated(c, stream)) {
+      EXPECT_TRUE(check.ok) << to_json_line(check);
+      ++checked;
+    }
+  EXPECT_GE(checked, 32u);
+}
+
+// The same bits whichever thread runs first: one case of each mode and kind.
+constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts"};
+
+TEST(Cuda, same_bits_in_every_schedule) {
+  InlineStream stream;
+  size_t compared = 0;
+  for (const StoredCase& c : stored_cases()) {
+    if (std::find(std::begin(kScheduled), std::end(kScheduled), c.name) == std::end(kScheduled)) continue;
+    for (const TestedKernel& kernel : emulated_kernels(c.kind))
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        NamedResults first;
+        for (const simt::Order order : simt::kAllOrders) {
+          simt::set_options({.order = order});
+          const NamedResults r = kernel.run(c, dtype, stream);
+          if (first.empty()) first = r;
+          EXPECT_EQ(r, first) << c.name << " " << kernel.name << " " << simt::order_name(order);
+          ++compared;
+        }
+      }
+  }
+  simt::set_options({});
+  EXPECT_GE(compared, 8 * std::size(kScheduled));
+}
+
+TEST(Cuda, bands_of_frames_change_no_bit) {
+  InlineStream stream;
+  for (const StoredCase& c : stored_cases()) {
+    if (c.name != "full_cuts" && c.name != "slice_h1") continue;
+    const auto run = emulated_kernels(CaseKind::kDsa).front().run;
+    const NamedResults whole = run(c, DType::kF32, stream);
+    cuda::limit_dsa_band(1);  // a frame a band
+    EXPECT_EQ(run(c, DType::kF32, stream), whole) << c.name;
+    cuda::limit_dsa_band(int64_t{1} << 30);
+  }
+}
+
+}  // namespace
+}  // namespace megaslide
