@@ -41,6 +41,9 @@ void check_attention(const ModelConfig& c, Findings& f) {
   }
   f.require(a.dsa.groups >= 1 && a.dsa.groups <= c.heads, "dsa.groups: expected 1 to the number of heads ({}), got {}",
             c.heads, a.dsa.groups);
+  f.require(!a.dsa.motion() || a.dsa.mode != DsaMode::kRigid,
+            "dsa.offsets: net+motion goes with the modes full and slice, whose samples have a frame of their own; for rigid use net");
+  f.require(a.dsa.motion_share >= 0 && a.dsa.motion_share <= 1, "dsa.motion_share: expected 0 to 1, got {}", a.dsa.motion_share);
 }
 
 void check_sampling_defaults(const ModelConfig& c, Findings& f) {
@@ -85,6 +88,14 @@ const char* dsa_mode_name(DsaMode m) {
   return "?";
 }
 
+const char* dsa_offsets_name(DsaOffsets o) {
+  switch (o) {
+    case DsaOffsets::kNet: return "net";
+    case DsaOffsets::kNetMotion: return "net+motion";
+  }
+  return "?";
+}
+
 const char* codec_kind_name(CodecKind k) {
   switch (k) {
     case CodecKind::kNone: return "none";
@@ -112,9 +123,12 @@ int64_t parameter_count(const ModelConfig& c) {
   n += c.freq_dim * d + d * d + 2 * d;                       // time MLP
   n += 6 * d * d + 6 * d;                                    // time projection
   n += 4 * c.out_channels * d + 4 * c.out_channels + 2 * d;  // head and its table
+  const DsaConfig& dsa = c.attention.dsa;
+  int64_t deformable = 28 * d + 2 * d + (d + 1) * dsa.offset_outputs();  // depthwise 3x3x3 and bias, LayerNorm, linear
+  if (dsa.motion()) deformable += 16 * d + 1 + dsa.groups;               // projection, scale, gains
+  if (dsa.pooled) deformable += c.heads;                                 // gates
   for (int64_t l = 0; l < c.layers; ++l)
-    if (c.attention.of_layer(l) == AttentionKind::kDsa)  // depthwise 3x3x3 and bias, LayerNorm, linear
-      n += 28 * d + 2 * d + (d + 1) * c.attention.dsa.offset_outputs();
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) n += deformable;
   return n;
 }
 

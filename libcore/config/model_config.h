@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,18 @@ namespace megaslide {
 
 enum class AttentionKind { kDense, kDenseMaterialised, kWindow, kDsa };
 enum class DsaMode { kFull, kSlice, kRigid };
+enum class DsaOffsets { kNet, kNetMotion };  // where offsets come from: the offset net, and the motion term with it
 
 struct DsaConfig {
   std::array<int64_t, 3> kernel{3, 7, 7};  // k_t, k_h, k_w
   std::array<double, 3> reach{1, 2, 2};    // R_t, R_h, R_w in tokens; 0 switches an axis off
   DsaMode mode = DsaMode::kFull;
   int64_t groups = 4;
+  std::optional<DsaOffsets> offsets = std::nullopt;  // not set: net+motion, and net in `rigid`, which has no motion term
+  double motion_share = 0.5;  // of the groups, the last ones: where the motion term is in full force at the start
+  bool pooled = false;        // the pooled branch
 
+  bool motion() const { return offsets.value_or(mode == DsaMode::kRigid ? DsaOffsets::kNet : DsaOffsets::kNetMotion) == DsaOffsets::kNetMotion; }
   // Raw offsets a token: G·K·3, G·k_t·2 or G·3 (spec dsa.md, granularity).
   int64_t offset_outputs() const;
 };
@@ -64,10 +70,11 @@ struct ModelConfig {
 
 const char* attention_kind_name(AttentionKind k);  // "dense", "dense-materialised", "window", "dsa"
 const char* dsa_mode_name(DsaMode m);
+const char* dsa_offsets_name(DsaOffsets o);             // "net", "net+motion"
 const char* codec_kind_name(CodecKind k);               // "none", "haar", "wan2.1-vae", "wan2.2-vae"
 const char* text_encoder_kind_name(TextEncoderKind k);  // "none", "hashed-ngram", "umt5"
 
-// Parameters of the whole network, offset nets included (closed form of spec wan.md A.1 and dsa.md §1).
+// Parameters of the whole network, those of deformable attention included (closed form of spec wan.md A.1, dsa.md §1, §5).
 int64_t parameter_count(const ModelConfig& c);
 
 // Checks every relation between the fields (dim divisible by heads, even head width, groups ≤ heads, …). Throws a

@@ -39,6 +39,9 @@ ModelConfig with_overrides(const ModelConfig& model, const RunConfig& run) {
   if (d.reach) c.attention.dsa.reach = *d.reach;
   if (d.mode) c.attention.dsa.mode = *d.mode;
   if (d.groups) c.attention.dsa.groups = *d.groups;
+  if (d.offsets) c.attention.dsa.offsets = *d.offsets;
+  if (d.motion_share) c.attention.dsa.motion_share = *d.motion_share;
+  if (d.pooled) c.attention.dsa.pooled = *d.pooled;
   validate(c);
   return c;
 }

@@ -33,6 +33,9 @@ struct RunConfig {
     std::optional<std::array<double, 3>> reach;
     std::optional<DsaMode> mode;
     std::optional<int64_t> groups;
+    std::optional<DsaOffsets> offsets;
+    std::optional<double> motion_share;
+    std::optional<bool> pooled;
   };
   struct Model {
     std::string path;  // a MODEL argument

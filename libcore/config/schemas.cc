@@ -16,6 +16,9 @@ void add_dsa_overrides(Schema& s, R::Dsa& d) {
   s.numbers("model.dsa.reach", d.reach, between(0, 32));
   s.choice("model.dsa.mode", d.mode, dsa_mode_words());
   s.integer("model.dsa.groups", d.groups, 1, 4096);
+  s.choice("model.dsa.offsets", d.offsets, dsa_offsets_words());
+  s.number("model.dsa.motion_share", d.motion_share, between(0, 1));
+  s.choice("model.dsa.pooled", d.pooled, Schema::Words<bool>{{"true", true}, {"false", false}});
 }
 
 void add_objective(Schema& s, R::Train& t) {
@@ -117,6 +120,11 @@ const Schema::Words<DsaMode>& dsa_mode_words() {
   return words;
 }
 
+const Schema::Words<DsaOffsets>& dsa_offsets_words() {
+  static const Schema::Words<DsaOffsets> words = {{"net", DsaOffsets::kNet}, {"net+motion", DsaOffsets::kNetMotion}};
+  return words;
+}
+
 Schema run_schema(RunConfig& c) {
   Schema s;
   s.text("model.path", c.model.path);
@@ -188,6 +196,9 @@ Schema model_schema(ModelConfig& c) {
   s.numbers("dsa.reach", c.attention.dsa.reach, between(0, 32));
   s.choice("dsa.mode", c.attention.dsa.mode, dsa_mode_words());
   s.integer("dsa.groups", c.attention.dsa.groups, 1, 4096);
+  s.choice("dsa.offsets", c.attention.dsa.offsets, dsa_offsets_words());
+  s.number("dsa.motion_share", c.attention.dsa.motion_share, between(0, 1));
+  s.boolean("dsa.pooled", c.attention.dsa.pooled);
   s.integers("window", c.attention.window, 1, 1024);
   s.choice<CodecKind>("codec", c.codec, {{"none", CodecKind::kNone}, {"haar", CodecKind::kHaar}, {"wan2.1-vae", CodecKind::kWan21Vae}, {"wan2.2-vae", CodecKind::kWan22Vae}});
   s.choice<TextEncoderKind>("text_encoder", c.text_encoder, {{"none", TextEncoderKind::kNone}, {"hashed-ngram", TextEncoderKind::kHashedNgram}, {"umt5", TextEncoderKind::kUmt5}});

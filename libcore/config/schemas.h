@@ -12,5 +12,6 @@ Schema model_schema(ModelConfig& c);
 
 const Schema::Words<AttentionKind>& attention_words();
 const Schema::Words<DsaMode>& dsa_mode_words();
+const Schema::Words<DsaOffsets>& dsa_offsets_words();
 
 }  // namespace megaslide

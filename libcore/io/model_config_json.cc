@@ -12,6 +12,7 @@ using nlohmann::json;
 constexpr AttentionKind kAttentionKinds[] = {AttentionKind::kDense, AttentionKind::kDenseMaterialised, AttentionKind::kWindow,
                                              AttentionKind::kDsa};
 constexpr DsaMode kDsaModes[] = {DsaMode::kFull, DsaMode::kSlice, DsaMode::kRigid};
+constexpr DsaOffsets kDsaOffsets[] = {DsaOffsets::kNet, DsaOffsets::kNetMotion};
 constexpr CodecKind kCodecKinds[] = {CodecKind::kNone, CodecKind::kHaar, CodecKind::kWan21Vae, CodecKind::kWan22Vae};
 constexpr TextEncoderKind kTextEncoderKinds[] = {TextEncoderKind::kNone, TextEncoderKind::kHashedNgram, TextEncoderKind::kUmt5};
 
@@ -38,6 +39,13 @@ void read_attention(JsonFields& parent, AttentionConfig& a) {
   d.read("reach", a.dsa.reach);
   d.read("groups", a.dsa.groups);
   read_kind(d, "mode", a.dsa.mode, kDsaModes, dsa_mode_name);
+  // Manifests without these keys are of models without these parameters.
+  DsaOffsets offsets = DsaOffsets::kNet;
+  a.dsa.motion_share = 0;
+  if (d.find("offsets")) read_kind(d, "offsets", offsets, kDsaOffsets, dsa_offsets_name);
+  if (d.find("motion_share")) d.read("motion_share", a.dsa.motion_share);
+  if (d.find("pooled")) d.read("pooled", a.dsa.pooled);
+  a.dsa.offsets = offsets;
   merge(f, d, "dsa.");
   if (f.find("per_layer")) {
     for (const json& e : f.array("per_layer")) {
@@ -58,7 +66,9 @@ json model_config_to_json(const ModelConfig& c) {
   const AttentionConfig& a = c.attention;
   json attention = {{"kind", attention_kind_name(a.kind)},
                     {"window", a.window},
-                    {"dsa", {{"kernel", a.dsa.kernel}, {"reach", a.dsa.reach}, {"mode", dsa_mode_name(a.dsa.mode)}, {"groups", a.dsa.groups}}}};
+                    {"dsa", {{"kernel", a.dsa.kernel}, {"reach", a.dsa.reach}, {"mode", dsa_mode_name(a.dsa.mode)}, {"groups", a.dsa.groups},
+                             {"offsets", dsa_offsets_name(a.dsa.motion() ? DsaOffsets::kNetMotion : DsaOffsets::kNet)},
+                             {"motion_share", a.dsa.motion_share}, {"pooled", a.dsa.pooled}}}};
   if (!a.per_layer.empty()) {
     attention["per_layer"] = json::array();
     for (const AttentionKind k : a.per_layer) attention["per_layer"].push_back(attention_kind_name(k));

@@ -29,8 +29,10 @@ struct Item {
   int64_t bytes() const { return element_count(entry.shape) * dtype_bytes(entry.dtype); }
 };
 
-bool offset_net_moves(const SafetensorsFile& file, const WanTensor& t) {
-  if (!t.name.ends_with("linear.weight") && !t.name.ends_with("linear.bias")) return false;
+// Whether the tensor takes deformable attention away from plain neighbourhood attention.
+bool takes_part(const SafetensorsFile& file, const WanTensor& t) {
+  const auto is = [&](const char* end) { return t.name.ends_with(end); };
+  if (!is("linear.weight") && !is("linear.bias") && !is("motion_gain") && !is("pooled_gate")) return false;
   const TensorView v = file.view(t.name);
   // Negative zero has a bit set; a false alarm there does no harm.
   return std::any_of(v.data, v.data + v.bytes(), [](std::byte b) { return b != std::byte{0}; });
@@ -48,7 +50,7 @@ std::vector<Item> list_items(const ModelDirectory& model, const ExportOptions& o
     for (const WanTensor& t : wan_tensors(model.config(), part)) {
       if (t.original.empty()) {
         dropped = true;
-        moving = moving || offset_net_moves(file, t);
+        moving = moving || takes_part(file, t);
         continue;
       }
       const TensorInfo& info = *file.find(t.name);
@@ -56,7 +58,7 @@ std::vector<Item> list_items(const ModelDirectory& model, const ExportOptions& o
     }
   }
   if (moving)
-    log_warning("the offset nets of deformable attention have learned offsets, which the {} layout cannot hold: they are left out, and "
+    log_warning("deformable attention has learned offsets or a pooled branch, which the {} layout cannot hold: they are left out, and "
                 "the exported model is not the same function",
                 wan_layout_name(options.layout));
   else if (dropped)

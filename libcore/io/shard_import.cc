@@ -42,11 +42,13 @@ DType stored_type(DType from, StoreDtype want) {
   return from == DType::kF64 ? DType::kF32 : from;
 }
 
-// The initial value of an offset net's tensor: its last linear layer is zero, so that the operator starts as plain
-// neighbourhood attention (spec dsa.md §1); the convolution's scale is taken away by the norm behind it.
-void fill_offset_net(std::span<float> out, const std::string& name, uint64_t series, int64_t first) {
-  if (name.ends_with("conv.weight")) return fill_normal(out, 0, series, 1 / std::sqrt(27.0), first);
-  std::fill(out.begin(), out.end(), name.ends_with("norm.weight") ? 1.f : 0.f);
+// The initial value of a tensor of deformable attention. The offset net's last linear layer, the motion term's gains and
+// the pooled branch's gates are zero, so that the operator starts as plain neighbourhood attention (spec dsa.md §1, §5);
+// the scale of the convolution and of the motion term's projection is taken away behind them.
+void fill_dsa(std::span<float> out, const WanTensor& t, uint64_t series, int64_t first) {
+  if (t.name.ends_with("conv.weight")) return fill_normal(out, 0, series, 1 / std::sqrt(27.0), first);
+  if (t.name.ends_with("motion_proj.weight")) return fill_normal(out, 0, series, 1 / std::sqrt(static_cast<double>(t.shape[1])), first);
+  std::fill(out.begin(), out.end(), t.name.ends_with("norm.weight") || t.name.ends_with("motion_beta") ? 1.f : 0.f);
 }
 
 // One network of the checkpoint.
@@ -70,7 +72,7 @@ class Network {
     tensors_ = wan_tensors(config_);
     for (const WanTensor& t : tensors_) {
       const auto it = checkpoint_.source.find(t.name);
-      // An offset net follows the rest of the model.
+      // Deformable attention follows the rest of the model.
       types_.push_back(it != checkpoint_.source.end() ? stored_type(source_.find(it->second)->dtype, dtype_) : types_.empty() ? DType::kF32 : types_.front());
     }
   }
@@ -120,7 +122,7 @@ class Network {
     std::vector<std::byte> stored(values.size() * static_cast<size_t>(dtype_bytes(types_[index])));
     for (int64_t at = 0; at < n; at += kPiece) {
       const int64_t count = std::min(kPiece, n - at);
-      fill_offset_net({values.data(), static_cast<size_t>(count)}, t.name, index, at);
+      fill_dsa({values.data(), static_cast<size_t>(count)}, t, index, at);
       convert_from_f32(stored.data(), types_[index], values.data(), count);
       sink({stored.data(), static_cast<size_t>(count * dtype_bytes(types_[index]))});
     }

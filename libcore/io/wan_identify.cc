@@ -193,6 +193,7 @@ WanCheckpoint identify_wan(const TensorSource& source, const std::string& config
   }
   // Groups of the offset nets must not outnumber the heads; the default stays where it fits.
   c.attention.dsa.groups = std::min(c.attention.dsa.groups, c.heads);
+  c.attention.dsa.motion_share = 0;  // step 0 stays what the weights were trained for
   apply_wan_defaults(c, false);
   check_tensors(finder, out);
   try {

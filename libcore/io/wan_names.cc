@@ -8,7 +8,7 @@ namespace megaslide {
 namespace {
 
 // Symbolic extents of a shape.
-enum Extent : int8_t { kEnd, kOne, kTwo, kThree, kSix, kD, k6D, kFfn, kIn, kOut4, kText, kFreq, kOffsets };
+enum Extent : int8_t { kEnd, kOne, kTwo, kThree, kSix, kD, k6D, kFfn, kIn, kOut4, kText, kFreq, kOffsets, kMotion, kGroups, kHeads };
 
 struct Row {
   const char* name;
@@ -71,6 +71,14 @@ constexpr Row kOffsetNet[] = {
     {"attn1.offset_net.linear.bias", nullptr, {kOffsets}},
 };
 
+constexpr Row kMotionTerm[] = {
+    {"attn1.offset_net.motion_proj.weight", nullptr, {kMotion, kD}},
+    {"attn1.offset_net.motion_beta", nullptr, {kOne}},
+    {"attn1.offset_net.motion_gain", nullptr, {kGroups}},
+};
+
+constexpr Row kPooledBranch[] = {{"attn1.pooled_gate", nullptr, {kHeads}}};
+
 constexpr Row kHead[] = {
     {"scale_shift_table", "head.modulation", {kOne, kTwo, kD}},
     {"proj_out.weight", "head.head.weight", {kOut4, kD}},
@@ -94,6 +102,9 @@ Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
       case kText: shape.push_back(c.text_dim); break;
       case kFreq: shape.push_back(c.freq_dim); break;
       case kOffsets: shape.push_back(c.attention.dsa.offset_outputs()); break;
+      case kMotion: shape.push_back(16); break;
+      case kGroups: shape.push_back(c.attention.dsa.groups); break;
+      case kHeads: shape.push_back(c.heads); break;
     }
   }
   return shape;
@@ -109,7 +120,9 @@ void append(std::vector<WanTensor>& out, const Row (&rows)[N], const ModelConfig
 
 const char* wan_layout_name(WanLayout l) { return l == WanLayout::kDiffusers ? "diffusers" : "wan"; }
 
-bool is_offset_net_tensor(const std::string& name) { return name.find(".attn1.offset_net.") != std::string::npos; }
+bool is_dsa_tensor(const std::string& name) {
+  return name.find(".attn1.offset_net.") != std::string::npos || name.ends_with(".attn1.pooled_gate");
+}
 
 std::vector<WanTensor> wan_tensors(const ModelConfig& config, int64_t layer) {
   std::vector<WanTensor> out;
@@ -120,7 +133,11 @@ std::vector<WanTensor> wan_tensors(const ModelConfig& config, int64_t layer) {
   } else {
     const std::string prefix = fmt::format("blocks.{}.", layer);
     append(out, kBlock, config, prefix, layer);
-    if (config.attention.of_layer(layer) == AttentionKind::kDsa) append(out, kOffsetNet, config, prefix, layer);
+    if (config.attention.of_layer(layer) == AttentionKind::kDsa) {
+      append(out, kOffsetNet, config, prefix, layer);
+      if (config.attention.dsa.motion()) append(out, kMotionTerm, config, prefix, layer);
+      if (config.attention.dsa.pooled) append(out, kPooledBranch, config, prefix, layer);
+    }
   }
   return out;
 }

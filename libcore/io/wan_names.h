@@ -1,5 +1,5 @@
-// The tensors of a Wan transformer: a closed set of names and shapes in two layouts (spec wan.md A.10), plus the offset
-// nets of deformable slide attention (spec dsa.md §1), which only our own files hold.
+// The tensors of a Wan transformer: a closed set of names and shapes in two layouts (spec wan.md A.10), plus those of
+// deformable slide attention (spec dsa.md §1, §5: offset net, motion term, pooled branch), which only our own files hold.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,7 +17,7 @@ const char* wan_layout_name(WanLayout l);  // "diffusers", "wan"
 
 struct WanTensor {
   std::string name;      // diffusers name, complete: "blocks.3.attn1.to_q.weight"
-  std::string original;  // name in the original layout; empty for an offset net's tensor
+  std::string original;  // name in the original layout; empty for a tensor of deformable attention
   Shape shape;
   int64_t layer;  // -1: embedding, 0 … layers-1: block, layers: head
 };
@@ -26,7 +26,7 @@ struct WanTensor {
 // files of a model directory follow it.
 std::vector<WanTensor> wan_tensors(const ModelConfig& config);
 std::vector<WanTensor> wan_tensors(const ModelConfig& config, int64_t layer);  // of one part: -1 … layers
-bool is_offset_net_tensor(const std::string& name);
+bool is_dsa_tensor(const std::string& name);
 
 // A foreign checkpoint understood.
 struct WanCheckpoint {

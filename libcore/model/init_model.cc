@@ -26,6 +26,13 @@ void fill_initial(std::span<float> out, const ParamSpec& p, uint64_t seed, uint6
   switch (p.init) {
     case ParamInit::kZeros: std::fill(out.begin(), out.end(), 0.f); return;
     case ParamInit::kOnes: std::fill(out.begin(), out.end(), 1.f); return;
+    case ParamInit::kLastOnes: {
+      const double n = static_cast<double>(element_count(p.shape));
+      // A share such as 1/3 of 3 may come out a rounding above its whole number.
+      const auto zeros = element_count(p.shape) - static_cast<int64_t>(std::ceil(n * p.init_scale - 1e-9 * n));
+      for (size_t i = 0; i < out.size(); ++i) out[i] = first + static_cast<int64_t>(i) >= zeros ? 1.f : 0.f;
+      return;
+    }
     case ParamInit::kNormal: return fill_normal(out, seed, series, p.init_scale, first);
     case ParamInit::kXavierUniform: {
       // Glorot & Bengio 2010: variance 2/(inputs + outputs); a convolution over patches is a matrix of its flattened inputs.

@@ -12,13 +12,14 @@
 
 namespace megaslide {
 
-enum class ParamInit { kNormal, kXavierUniform, kZeros, kOnes };
+enum class ParamInit { kNormal, kXavierUniform, kZeros, kOnes, kLastOnes };
 
 struct ParamSpec {
   std::string name;  // diffusers name relative to the layer ("attn1.to_q.weight")
   Shape shape;
   ParamInit init = ParamInit::kXavierUniform;
-  double init_scale = 1.0;         // standard deviation for kNormal, gain for kXavierUniform
+  // Standard deviation for kNormal, gain for kXavierUniform, share (rounded up) of the elements that are 1 for kLastOnes.
+  double init_scale = 1.0;
   double learning_rate_scale = 1;  // of the parameter's group
   bool decay = true;               // takes part in weight decay
 };
@@ -84,6 +85,9 @@ struct Conditioning {
   const float* modulation = nullptr;  // (B·times, 6, D) time projection e0
   float* dcontext = nullptr;          // gradients, accumulated over all layers
   float* dmodulation = nullptr;
+  // (B, T): first and last frame of each frame's shot, beyond which local attention does not look; nullptr: one shot.
+  const int32_t* t_lo = nullptr;
+  const int32_t* t_hi = nullptr;
 };
 
 // Everything a call needs besides its tensors.

@@ -79,24 +79,77 @@ OffsetNetShape WanSelfAttention::net_shape(const BatchShape& shape, DType dtype)
           .out_dtype = dtype};
 }
 
+PooledShape WanSelfAttention::pooled_shape(const BatchShape& shape, DType dtype) const {
+  return {.batch = shape.batch,
+          .frames = shape.frames,
+          .height = shape.height,
+          .width = shape.width,
+          .heads = heads_,
+          .head_dim = head_dim_,
+          .scale = scale(),
+          .gate_dtype = dtype};
+}
+
 float WanSelfAttention::scale() const { return 1 / std::sqrt(static_cast<float>(head_dim_)); }
 
 int64_t WanSelfAttention::offset_elements(const BatchShape& shape) const {
   return kind_ == AttentionKind::kDsa ? shape.rows() * dsa_.offset_outputs() : 0;
 }
 
-WanOffsets WanSelfAttention::carve_offsets(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const {
-  WanOffsets o;
-  if (kind_ != AttentionKind::kDsa) return o;
-  const int64_t n = shape.rows() * width_;
-  o.raw = w.take<float>(offset_elements(shape));
-  o.features = w.take_bytes(n * dtype_bytes(dtype));
-  if (keep) o.conv_out = w.take<float>(n);
-  return o;
+WanDeformable WanSelfAttention::carve(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const {
+  WanDeformable x;
+  if (kind_ != AttentionKind::kDsa) return x;
+  const int64_t rows = shape.rows(), n = rows * width_;
+  x.raw = w.take<float>(offset_elements(shape));
+  x.features = w.take_bytes(n * dtype_bytes(dtype));
+  if (keep) x.conv_out = w.take<float>(n);
+  if (dsa_.motion()) {
+    x.projected = w.take<float>(rows * kMotionChannels);
+    x.motion = w.take<float>(rows * dsa_.kernel[0] * 2);
+    x.motion_lse = w.take<float>(rows * dsa_.kernel[0]);
+    x.patch_norm = w.take<float>(rows);
+  }
+  if (dsa_.pooled) {
+    x.pooled = w.take<float>(pooled_saved_count(pooled_shape(shape, dtype)));
+    if (keep) x.local_out = w.take<float>(n);
+  }
+  return x;
+}
+
+// The offset net's output, and the motion term on it.
+void WanSelfAttention::make_offsets(const WanCall& c, const void* z, const WanDeformable& kept) const {
+  const int64_t rows = c.shape.rows();
+  offset_net_forward(c.stream, kept.features, kept.conv_out, z, c.weight(kOffsetConv), c.weight(kOffsetConvBias),
+                     c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), net_shape(c.shape, c.dtype));
+  c.linear(kMatOffset, kept.raw, kept.features, rows);
+  if (!dsa_.motion()) return;
+  const WorkspaceScope scope(c.workspace);
+  const DsaShape s = dsa_shape(c.shape);
+  c.linear(kMatMotion, kept.projected, z, rows);
+  void* space = c.workspace.take_bytes(motion_forward_workspace_bytes(s));
+  motion_forward(c.stream, kept.raw, kept.motion, kept.motion_lse, kept.patch_norm, kept.projected, c.weight(kMotionBeta),
+                 c.weight(kMotionGain), space, s, c.dtype);
+}
+
+void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse, const void* q, const void* k,
+                                       const void* v, const WanDeformable& kept) const {
+  float* local = kept.local_out != nullptr ? kept.local_out : out;
+  {
+    const WorkspaceScope scope(c.workspace);
+    const DsaShape s = dsa_shape(c.shape);
+    void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
+    dsa_forward(c.stream, local, lse, q, k, v, kept.raw, space, s, c.dtype);
+  }
+  if (!dsa_.pooled) return;
+  const WorkspaceScope scope(c.workspace);
+  const PooledShape s = pooled_shape(c.shape, c.dtype);
+  if (local != out) copy_memory(c.stream, out, local, c.shape.rows() * width_ * static_cast<int64_t>(sizeof(float)));
+  void* space = c.workspace.take_bytes(pooled_workspace_bytes(s));
+  pooled_forward(c.stream, out, kept.pooled, q, k, v, c.weight(pooled_gate_param(dsa_)), space, s, c.dtype);
 }
 
 void WanSelfAttention::forward(const WanCall& c, float* out, float* lse, const void* z, const void* q, const void* k,
-                               const void* v, const WanOffsets& offsets) const {
+                               const void* v, const WanDeformable& kept) const {
   const WorkspaceScope scope(c.workspace);
   switch (kind_) {
     case AttentionKind::kDense: {
@@ -117,22 +170,16 @@ void WanSelfAttention::forward(const WanCall& c, float* out, float* lse, const v
       window_attention_forward(c.stream, out, lse, q, k, v, space, s, c.dtype);
       break;
     }
-    case AttentionKind::kDsa: {
-      offset_net_forward(c.stream, offsets.features, offsets.conv_out, z, c.weight(kOffsetConv),
-                         c.weight(kOffsetConvBias), c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias),
-                         net_shape(c.shape, c.dtype));
-      c.linear(kMatOffset, offsets.raw, offsets.features, c.shape.rows());
-      const DsaShape s = dsa_shape(c.shape);
-      void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
-      dsa_forward(c.stream, out, lse, q, k, v, offsets.raw, space, s, c.dtype);
+    case AttentionKind::kDsa:
+      make_offsets(c, z, kept);
+      dsa_with_branch(c, out, lse, q, k, v, kept);
       break;
-    }
   }
 }
 
 void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* dv, float* doffsets, const float* dout,
                                 const float* out, const float* lse, const void* q, const void* k, const void* v,
-                                const WanOffsets& offsets) const {
+                                const WanDeformable& kept) const {
   const WorkspaceScope scope(c.workspace);
   switch (kind_) {
     case AttentionKind::kDense: {
@@ -156,27 +203,52 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
     case AttentionKind::kDsa: {
       const DsaShape s = dsa_shape(c.shape);
       void* space = c.workspace.take_bytes(dsa_backward_workspace_bytes(s, c.dtype));
-      dsa_backward(c.stream, dq, dk, dv, doffsets, q, k, v, offsets.raw, out, lse, dout, space, s, c.dtype);
+      dsa_backward(c.stream, dq, dk, dv, doffsets, q, k, v, kept.raw, dsa_.pooled ? kept.local_out : out, lse, dout,
+                   space, s, c.dtype);
+      if (!dsa_.pooled) break;
+      const size_t gate = pooled_gate_param(dsa_);
+      const PooledShape pooled = pooled_shape(c.shape, c.dtype);
+      pooled_backward(c.stream, dq, dk, dv, c.gradient(gate), kept.pooled, c.weight(gate), dout,
+                      c.workspace.take_bytes(pooled_workspace_bytes(pooled)), pooled);
       break;
     }
   }
 }
 
 void WanSelfAttention::offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
-                                        const WanOffsets& offsets) const {
+                                        const WanDeformable& kept) const {
   if (kind_ != AttentionKind::kDsa) return;
+  if (dsa_.motion()) motion_term_backward(c, dz, doffsets, z, kept);
   const WorkspaceScope scope(c.workspace);
   const int64_t rows = c.shape.rows();
   const void* operand = c.operand(doffsets, offset_elements(c.shape));
   c.bias_sum(kMatOffset, doffsets, rows);
-  c.weight_gradient(kMatOffset, operand, offsets.features, rows);
+  c.weight_gradient(kMatOffset, operand, kept.features, rows);
   float* dfeatures = c.workspace.take<float>(rows * width_);
   c.input_gradient(kMatOffset, dfeatures, operand, rows);
   const OffsetNetShape s = net_shape(c.shape, c.dtype);
   void* space = c.workspace.take_bytes(offset_net_backward_workspace_bytes(s));
   offset_net_backward(c.stream, dz, c.gradient(kOffsetConv), c.gradient(kOffsetConvBias), c.gradient(kOffsetNormWeight),
-                      c.gradient(kOffsetNormBias), dfeatures, offsets.conv_out, z, c.weight(kOffsetConv),
+                      c.gradient(kOffsetNormBias), dfeatures, kept.conv_out, z, c.weight(kOffsetConv),
                       c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), space, s);
+}
+
+void WanSelfAttention::motion_term_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
+                                            const WanDeformable& kept) const {
+  const WorkspaceScope scope(c.workspace);
+  const int64_t rows = c.shape.rows();
+  float* dprojected = c.workspace.take<float>(rows * kMotionChannels);
+  {
+    const WorkspaceScope inner(c.workspace);
+    const DsaShape s = dsa_shape(c.shape);
+    void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
+    motion_backward(c.stream, dprojected, c.gradient(kMotionBeta), c.gradient(kMotionGain), doffsets, kept.motion,
+                    kept.motion_lse, kept.patch_norm, kept.projected, c.weight(kMotionBeta), c.weight(kMotionGain), space,
+                    s, c.dtype);
+  }
+  const void* operand = c.operand(dprojected, rows * kMotionChannels);
+  c.weight_gradient(kMatMotion, operand, z, rows);
+  c.input_gradient(kMatMotion, dz, operand, rows, true);
 }
 
 }  // namespace megaslide

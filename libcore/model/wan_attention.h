@@ -1,4 +1,5 @@
-// Self-attention of a Wan block in its kinds: dense, dense-materialised, window, dsa with its offset net.
+// Self-attention of a Wan block in its kinds: dense, dense-materialised, window, dsa with its offset net, and with the
+// motion term and the pooled branch where the model has them.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -6,33 +7,42 @@
 #include "config/model_config.h"
 #include "kernels/attention/attention.h"
 #include "kernels/dsa/dsa.h"
+#include "kernels/dsa/motion.h"
 #include "kernels/dsa/offset_net.h"
+#include "kernels/dsa/pooled.h"
 #include "model/wan_module.h"
 
 namespace megaslide {
 
-// What the offset net leaves; all nullptr in other kinds.
-struct WanOffsets {
+// What deformable attention leaves; all nullptr in other kinds.
+struct WanDeformable {
   float* raw = nullptr;       // (R, offsets a token)
   float* conv_out = nullptr;  // (R, D), kept for backward alone
-  void* features = nullptr;   // operand (R, D): input of the last linear, kept for backward alone
+  void* features = nullptr;   // operand (R, D): input of the offset net's last linear, kept for backward alone
+  // Motion term
+  float* projected = nullptr;   // (R, 16)
+  float* motion = nullptr;      // (R, k_t, 2)
+  float* motion_lse = nullptr;  // (R, k_t)
+  float* patch_norm = nullptr;  // (R)
+  // Pooled branch
+  float* pooled = nullptr;     // pooled_saved_count
+  float* local_out = nullptr;  // (R, D): the operator's result without the branch, kept for backward alone
 };
 
 class WanSelfAttention {
  public:
   WanSelfAttention(const ModelConfig& config, int64_t layer);
 
-  WanOffsets carve_offsets(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const;
+  WanDeformable carve(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const;
 
   // z: the block's modulated norm (operand), which the offset net reads. out (R, D), lse (R, heads) are overwritten.
   void forward(const WanCall& c, float* out, float* lse, const void* z, const void* q, const void* k, const void* v,
-               const WanOffsets& offsets) const;
+               const WanDeformable& kept) const;
   // dq, dk, dv (R, D) and doffsets (offset_elements; unused by other kinds) are overwritten.
   void backward(const WanCall& c, float* dq, float* dk, float* dv, float* doffsets, const float* dout, const float* out,
-                const float* lse, const void* q, const void* k, const void* v, const WanOffsets& offsets) const;
-  // Through the offset net: dz (R, D) and the net's parameter gradients are accumulated. Does nothing for other kinds.
-  void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
-                        const WanOffsets& offsets) const;
+                const float* lse, const void* q, const void* k, const void* v, const WanDeformable& kept) const;
+  // Through what makes the offsets: dz (R, D) and its parameters' gradients are accumulated. Does nothing for other kinds.
+  void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z, const WanDeformable& kept) const;
   int64_t offset_elements(const BatchShape& shape) const;
 
  private:
@@ -40,6 +50,11 @@ class WanSelfAttention {
   WindowShape window_shape(const BatchShape& shape) const;
   DsaShape dsa_shape(const BatchShape& shape) const;
   OffsetNetShape net_shape(const BatchShape& shape, DType dtype) const;
+  PooledShape pooled_shape(const BatchShape& shape, DType dtype) const;
+  void make_offsets(const WanCall& c, const void* z, const WanDeformable& kept) const;
+  void dsa_with_branch(const WanCall& c, float* out, float* lse, const void* q, const void* k, const void* v,
+                       const WanDeformable& kept) const;
+  void motion_term_backward(const WanCall& c, float* dz, const float* doffsets, const void* z, const WanDeformable& kept) const;
   float scale() const;
 
   AttentionKind kind_;

@@ -56,7 +56,7 @@ WanBlock::SelfTensors WanBlock::carve_self(Workspace& w, const BatchShape& shape
   s.v = operand();
   s.out = w.take<float>(rows * width_);
   s.lse = w.take<float>(rows * heads_);
-  s.offsets = attention_.carve_offsets(w, shape, dtype, keep);
+  s.deformable = attention_.carve(w, shape, dtype, keep);
   if (!keep) return s;
   s.q_raw = operand();
   s.k_raw = operand();
@@ -170,7 +170,7 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   c.linear_operand(kMatSelfK, k_raw, s.z, rows);
   rms_rope_forward(c.stream, s.k, s.k_rstd, k_raw, f.vector(kSelfNormK), f.rope, grid, rows, eps_, c.dtype);
   c.linear_operand(kMatSelfV, s.v, s.z, rows);
-  attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.offsets);
+  attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.deformable);
   c.linear_gated_add(kMatSelfOut, x1, s.increment, x, f.modulation + kGate1 * width_, c.operand(s.out, rows * width_),
                      rows, 0, group, stride);
 }

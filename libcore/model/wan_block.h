@@ -34,7 +34,7 @@ class WanBlock final : public WanModule<Layer> {
     float* out;              // attention's result
     float* lse;              // (R, heads)
     void* increment;         // operand: what the gate multiplies
-    WanOffsets offsets;      // of `dsa` blocks
+    WanDeformable deformable;  // of `dsa` blocks
   };
   struct CrossTensors {
     void* u;              // operand: affine norm of x1

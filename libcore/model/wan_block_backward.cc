@@ -127,7 +127,7 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
     c.weight_gradient(kMatSelfOut, dincrement, c.operand(s.out, n), rows);
     c.input_gradient(kMatSelfOut, dout, dincrement, rows);
   }
-  attention_.backward(c, dq, dk, dv, doffsets, dout, s.out, s.lse, s.q, s.k, s.v, s.offsets);
+  attention_.backward(c, dq, dk, dv, doffsets, dout, s.out, s.lse, s.q, s.k, s.v, s.deformable);
   float* dz = dout;
   void* draw = c.take_operand(n);
   rms_rope_backward(c.stream, draw, c.gradient(kSelfNormQ), c.gradient(kSelfQBias), f.scratch, dq, s.q_raw, s.q_rstd,
@@ -142,7 +142,7 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
   c.bias_sum(kMatSelfV, dv, rows);
   c.weight_gradient(kMatSelfV, draw, s.z, rows);
   c.input_gradient(kMatSelfV, dz, draw, rows, true);
-  attention_.offsets_backward(c, dz, doffsets, s.z, s.offsets);
+  attention_.offsets_backward(c, dz, doffsets, s.z, s.deformable);
   layer_norm_backward(c.stream, dx, f.dmodulation + kScale1 * width_, f.dmodulation + kShift1 * width_, f.scratch, dz,
                       dx, x, f.modulation + kScale1 * width_, rows, width_, group, stride, eps_);
 }

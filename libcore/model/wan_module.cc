@@ -37,7 +37,8 @@ void WanPacking::pack(Stream& stream, DType dtype, bool training, const ParamLay
 
 void WanCall::linear(size_t matrix, float* y, const void* x, int64_t rows) const {
   const WanMatrix& m = packing_.matrix(matrix);
-  linear_forward(stream, y, x, packed(matrix, PackFor::kForward), weight(m.bias), rows, m.outputs, m.inputs, dtype);
+  const void* bias = m.bias == kNoBias ? nullptr : weight(m.bias);
+  linear_forward(stream, y, x, packed(matrix, PackFor::kForward), bias, rows, m.outputs, m.inputs, dtype);
 }
 
 void WanCall::linear_operand(size_t matrix, void* y, const void* x, int64_t rows) const {

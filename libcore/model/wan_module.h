@@ -11,7 +11,8 @@
 
 namespace megaslide {
 
-// A linear layer among a module's parameters: y = x·Wᵀ + b.
+// A linear layer among a module's parameters: y = x·Wᵀ + b, or without b where `bias` is kNoBias.
+inline constexpr size_t kNoBias = static_cast<size_t>(-1);
 struct WanMatrix {
   size_t weight, bias;  // parameter indices
   int64_t outputs, inputs;

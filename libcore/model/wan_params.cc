@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/dsa/motion.h"
 #include "model/wan.h"
 
 namespace megaslide {
@@ -32,6 +33,19 @@ void add_offset_net(std::vector<ParamSpec>& params, const ModelConfig& c) {
   add_linear(params, "attn1.offset_net.linear", {c.attention.dsa.offset_outputs(), c.dim}, ParamInit::kZeros);
 }
 
+void add_motion_term(std::vector<ParamSpec>& params, const ModelConfig& c) {
+  // Patches are brought to length 1: the projection's scale is of no account.
+  params.push_back({.name = "attn1.offset_net.motion_proj.weight",
+                    .shape = {kMotionChannels, c.dim},
+                    .init = ParamInit::kNormal,
+                    .init_scale = 1 / std::sqrt(static_cast<double>(c.dim))});
+  add_vector(params, "attn1.offset_net.motion_beta", 1, ParamInit::kOnes);
+  params.push_back({.name = "attn1.offset_net.motion_gain",
+                    .shape = {c.attention.dsa.groups},
+                    .init = ParamInit::kLastOnes,
+                    .init_scale = c.attention.dsa.motion_share});
+}
+
 }  // namespace
 
 std::vector<ParamSpec> wan_block_params(const ModelConfig& c, int64_t layer) {
@@ -50,7 +64,11 @@ std::vector<ParamSpec> wan_block_params(const ModelConfig& c, int64_t layer) {
       add_linear(params, std::string(attention) + name, {d, d});
   add_linear(params, "ffn.net.0.proj", {c.ffn_dim, d});
   add_linear(params, "ffn.net.2", {d, c.ffn_dim});
-  if (c.attention.of_layer(layer) == AttentionKind::kDsa) add_offset_net(params, c);
+  if (c.attention.of_layer(layer) == AttentionKind::kDsa) {
+    add_offset_net(params, c);
+    if (c.attention.dsa.motion()) add_motion_term(params, c);
+    if (c.attention.dsa.pooled) add_vector(params, "attn1.pooled_gate", c.heads, ParamInit::kZeros);
+  }
   return params;
 }
 
@@ -60,8 +78,10 @@ std::vector<WanMatrix> wan_block_matrices(const ModelConfig& c, int64_t layer) {
   for (size_t weight = kSelfQ; weight <= kCrossOut; weight += 2) matrices.push_back({weight, weight + 1, d, d});
   matrices.push_back({kFfnUp, kFfnUpBias, c.ffn_dim, d});
   matrices.push_back({kFfnDown, kFfnDownBias, d, c.ffn_dim});
-  if (c.attention.of_layer(layer) == AttentionKind::kDsa)
+  if (c.attention.of_layer(layer) == AttentionKind::kDsa) {
     matrices.push_back({kOffsetLinear, kOffsetLinearBias, c.attention.dsa.offset_outputs(), d});
+    if (c.attention.dsa.motion()) matrices.push_back({kMotionProjection, kNoBias, kMotionChannels, d});
+  }
   return matrices;
 }
 

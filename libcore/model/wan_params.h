@@ -8,8 +8,8 @@
 
 namespace megaslide {
 
-// The vectors that a block reads in fp32 come first and together. Offset-net parameters exist in `dsa` blocks only and
-// come last, so that the others lie alike in all kinds of blocks.
+// The vectors that a block reads in fp32 come first and together. Those of deformable attention exist in `dsa` blocks
+// only and come last, so that the others lie alike in all kinds of blocks; the motion term's exist where it is on.
 enum WanBlockParam : size_t {
   kTable,
   kNorm2Weight,
@@ -44,7 +44,13 @@ enum WanBlockParam : size_t {
   kOffsetNormBias,
   kOffsetLinear,
   kOffsetLinearBias,
+  kMotionProjection,
+  kMotionBeta,
+  kMotionGain,
 };
+// Of the pooled branch, where it is on, behind all of them.
+inline size_t pooled_gate_param(const DsaConfig& dsa) { return dsa.motion() ? kMotionGain + 1 : kOffsetLinearBias + 1; }
+
 enum WanBlockMatrix : size_t {
   kMatSelfQ,
   kMatSelfK,
@@ -57,6 +63,7 @@ enum WanBlockMatrix : size_t {
   kMatFfnUp,
   kMatFfnDown,
   kMatOffset,
+  kMatMotion,
 };
 
 enum WanEmbeddingParam : size_t {

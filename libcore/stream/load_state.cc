@@ -15,8 +15,8 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
   const int64_t at = s.module->layout().offset[i], n = element_count(spec.shape);
   std::vector<float> p(static_cast<size_t>(n));
   const TensorInfo* info = file.find(name);
-  if (!info && is_offset_net_tensor(name)) {
-    // A dense model is run with deformable attention: its offset nets start as the network's own specification says.
+  if (!info && is_dsa_tensor(name)) {
+    // A dense model is run with deformable attention: its own parameters start as the network's own specification says.
     fill_initial(p, spec, 0, static_cast<uint64_t>(m) << 32 | i);
     store.write_master(pool, m, at, n, p.data());
     return;

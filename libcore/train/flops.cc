@@ -20,6 +20,20 @@ double keys_per_query(const ModelConfig& c, int64_t layer, const BatchShape& s) 
   return all;
 }
 
+// What a token's offsets and its pooled branch cost (spec dsa.md §1, §5).
+double deformable_flops(const ModelConfig& c, const BatchShape& s) {
+  const DsaConfig& dsa = c.attention.dsa;
+  const auto d = static_cast<double>(c.dim);
+  double flops = 54 * d + 2 * d * static_cast<double>(dsa.offset_outputs());
+  if (dsa.motion()) flops += 32 * d + 81 * (32 + 4 + 10) * static_cast<double>(std::min(dsa.kernel[0], s.frames) - 1);
+  if (dsa.pooled) {
+    const auto tiles = [](int64_t length) { return static_cast<double>((length + 3) / 4); };
+    const double pooled = tiles(s.frames) * tiles(s.height) * tiles(s.width);
+    flops += 5 * d + 4 * d * pooled * pooled / static_cast<double>(s.tokens());
+  }
+  return flops;
+}
+
 }  // namespace
 
 double forward_flops(const ModelConfig& c, const BatchShape& s) {
@@ -32,7 +46,7 @@ double forward_flops(const ModelConfig& c, const BatchShape& s) {
   for (int64_t l = 0; l < c.layers; ++l) {
     flops += 2 * rows * (6 * d * d + 2 * d * f) + 2 * context * 2 * d * d;
     flops += 4 * d * rows * (keys_per_query(c, l, s) + static_cast<double>(s.context_rows));
-    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * (54 * d + 2 * d * static_cast<double>(c.attention.dsa.offset_outputs()));
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * deformable_flops(c, s);
   }
   return flops;
 }

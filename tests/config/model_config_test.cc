@@ -24,6 +24,7 @@ TEST_F(ModelConfigTest, ParametersOfPublishedModels) {
 
 TEST_F(ModelConfigTest, ParametersOfTheOffsetNet) {
   ModelConfig c = load_model_config("tiny");
+  c.attention.dsa.offsets = DsaOffsets::kNet;
   const int64_t dsa = parameter_count(c);
   c.attention.kind = AttentionKind::kDense;
   const int64_t dense = parameter_count(c);
@@ -36,6 +37,38 @@ TEST_F(ModelConfigTest, ParametersOfTheOffsetNet) {
   EXPECT_EQ(parameter_count(c) - dense, 4 * (30 * 192 + 193 * 3 * 3));
   c.attention.per_layer = {AttentionKind::kDense, AttentionKind::kDsa, AttentionKind::kWindow, AttentionKind::kDense};
   EXPECT_EQ(parameter_count(c) - dense, 30 * 192 + 193 * 3 * 3);
+}
+
+TEST_F(ModelConfigTest, ParametersOfMotionTermAndPooledBranch) {
+  ModelConfig c = load_model_config("tiny");
+  c.attention.dsa.offsets = DsaOffsets::kNet;
+  const int64_t net = parameter_count(c);
+  c.attention.dsa.offsets = DsaOffsets::kNetMotion;
+  // Projection to 16 channels, the scale of the scores, a gain a group, in each of 4 layers.
+  EXPECT_EQ(parameter_count(c) - net, 4 * (16 * 192 + 1 + 3));
+  c.attention.dsa.pooled = true;
+  EXPECT_EQ(parameter_count(c) - net, 4 * (16 * 192 + 1 + 3 + 6));
+  c.attention.kind = AttentionKind::kDense;
+  const int64_t dense = parameter_count(c);
+  c.attention.dsa.pooled = false;
+  EXPECT_EQ(parameter_count(c), dense);
+}
+
+TEST_F(ModelConfigTest, MotionTermIsTheDefaultWhereThereIsOne) {
+  const std::string sizes = "dim: 192\nheads: 6\nffn_dim: 64\nlayers: 1\n";
+  EXPECT_TRUE(parse_model_config(sizes, "m.yaml").attention.dsa.motion());
+  EXPECT_TRUE(parse_model_config(sizes + "dsa: {mode: slice}\n", "m.yaml").attention.dsa.motion());
+  EXPECT_FALSE(parse_model_config(sizes + "dsa: {mode: rigid}\n", "m.yaml").attention.dsa.motion());
+  EXPECT_FALSE(parse_model_config(sizes + "dsa: {offsets: net}\n", "m.yaml").attention.dsa.motion());
+  EXPECT_TRUE(parse_model_config(sizes + "dsa: {offsets: net+motion, pooled: true}\n", "m.yaml").attention.dsa.pooled);
+  try {
+    parse_model_config(sizes + "dsa: {mode: rigid, offsets: net+motion}\n", "m.yaml");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_NE(e.message().find("m.yaml:5:29: dsa.offsets: net+motion goes with the modes full and slice"), std::string::npos) << e.message();
+  }
+  EXPECT_THROW(parse_model_config(sizes + "dsa: {motion_share: 1.5}\n", "m.yaml"), Error);
 }
 
 TEST_F(ModelConfigTest, ScalePointsHaveTheirSize) {
@@ -86,6 +119,8 @@ TEST_F(ModelConfigTest, EveryRelationIsChecked) {
   EXPECT_EQ(wrong([](ModelConfig& c) { c.heads = 64; }), 1u);  // three channels a head: RoPE needs pairs
   EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.groups = 7; }), 1u);
   EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.kernel[1] = 0; }), 1u);
+  EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.offsets = DsaOffsets::kNetMotion; c.attention.dsa.mode = DsaMode::kRigid; }), 1u);
+  EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.motion_share = -0.1; }), 1u);
   EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.reach[0] = -1; }), 1u);
   EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.dsa.reach[0] = std::numeric_limits<double>::quiet_NaN(); }), 1u);
   EXPECT_EQ(wrong([](ModelConfig& c) { c.attention.per_layer = {AttentionKind::kDense}; }), 1u);
@@ -130,6 +165,10 @@ TEST_F(ModelConfigTest, RunOverrides) {
   EXPECT_EQ(c.attention.dsa.kernel, (std::array<int64_t, 3>{3, 3, 3}));
   EXPECT_EQ(c.attention.dsa.reach, tiny.attention.dsa.reach);
   EXPECT_THROW(with_overrides(tiny, make_run_config({"model.dsa.groups=7"})), Error);
+  EXPECT_FALSE(with_overrides(tiny, make_run_config({"model.dsa.offsets=net"})).attention.dsa.motion());
+  EXPECT_EQ(with_overrides(tiny, make_run_config({"model.dsa.motion_share=0.25"})).attention.dsa.motion_share, 0.25);
+  EXPECT_TRUE(with_overrides(tiny, make_run_config({"model.dsa.pooled=true"})).attention.dsa.pooled);
+  EXPECT_THROW(with_overrides(tiny, make_run_config({"model.dsa.offsets=net+motion", "model.dsa.mode=rigid"})), Error);
 }
 
 }  // namespace

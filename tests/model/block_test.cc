@@ -14,7 +14,8 @@ namespace {
 
 using namespace testing_support;
 
-ModelConfig small_config(AttentionKind kind, DsaMode mode = DsaMode::kFull) {
+ModelConfig small_config(AttentionKind kind, DsaMode mode = DsaMode::kFull, DsaOffsets offsets = DsaOffsets::kNet,
+                         bool pooled = false) {
   ModelConfig c;
   c.dim = 24;
   c.heads = 2;
@@ -26,7 +27,7 @@ ModelConfig small_config(AttentionKind kind, DsaMode mode = DsaMode::kFull) {
   c.rope_max_seq_len = 32;
   c.attention.kind = kind;
   c.attention.window = {2, 3, 2};
-  c.attention.dsa = {.kernel = {3, 3, 3}, .reach = {1, 2, 2}, .mode = mode, .groups = 2};
+  c.attention.dsa = {.kernel = {3, 3, 3}, .reach = {1, 2, 2}, .mode = mode, .groups = 2, .offsets = offsets, .pooled = pooled};
   return c;
 }
 
@@ -63,17 +64,23 @@ struct Kind {
   AttentionKind attention;
   DsaMode mode;
   const char* name;
+  DsaOffsets offsets = DsaOffsets::kNet;
+  bool pooled = false;
 };
 const Kind kKinds[] = {{AttentionKind::kDense, DsaMode::kFull, "dense"},
                        {AttentionKind::kDenseMaterialised, DsaMode::kFull, "dense_materialised"},
                        {AttentionKind::kWindow, DsaMode::kFull, "window"},
                        {AttentionKind::kDsa, DsaMode::kFull, "dsa_full"},
                        {AttentionKind::kDsa, DsaMode::kSlice, "dsa_slice"},
-                       {AttentionKind::kDsa, DsaMode::kRigid, "dsa_rigid"}};
+                       {AttentionKind::kDsa, DsaMode::kRigid, "dsa_rigid"},
+                       {AttentionKind::kDsa, DsaMode::kFull, "dsa_full_motion", DsaOffsets::kNetMotion},
+                       {AttentionKind::kDsa, DsaMode::kSlice, "dsa_slice_motion", DsaOffsets::kNetMotion},
+                       {AttentionKind::kDsa, DsaMode::kRigid, "dsa_rigid_pooled", DsaOffsets::kNet, true},
+                       {AttentionKind::kDsa, DsaMode::kFull, "dsa_full_motion_pooled", DsaOffsets::kNetMotion, true}};
 
 class Block : public ::testing::TestWithParam<Kind> {
  protected:
-  ModelConfig config = small_config(GetParam().attention, GetParam().mode);
+  ModelConfig config = small_config(GetParam().attention, GetParam().mode, GetParam().offsets, GetParam().pooled);
   bool dsa() const { return GetParam().attention == AttentionKind::kDsa; }
 };
 
@@ -210,6 +217,27 @@ TEST(BlockRelations, WholeWindowsAreDense) {
   EXPECT_LT(relative_error(sliding.forward(in.latent, in.timesteps, in.text), out), 2e-6);
 }
 
+// What is zero at the start of a fine-tuning run changes nothing: to the bit.
+TEST(BlockRelations, NewPartsStartAsNothing) {
+  const Input in = inputs(small_config(AttentionKind::kDsa), kShape);
+  const ParameterSource random = random_parameters(5);
+  const ParameterSource start = [&](const std::string& name, const ParamSpec& spec) {
+    if (name.find("motion_gain") != std::string::npos || name.find("pooled_gate") != std::string::npos)
+      return std::vector<float>(static_cast<size_t>(element_count(spec.shape)));
+    return random(name, spec);
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    NetworkDriver plain(small_config(AttentionKind::kDsa), kShape, dtype, 2, start);
+    NetworkDriver both(small_config(AttentionKind::kDsa, DsaMode::kFull, DsaOffsets::kNetMotion, true), kShape, dtype, 2, start);
+    EXPECT_EQ(both.forward(in.latent, in.timesteps, in.text), plain.forward(in.latent, in.timesteps, in.text));
+    both.backward(in.target), plain.backward(in.target);
+    EXPECT_EQ(both.dlatent, plain.dlatent);
+    for (const std::string& name : plain.names()) EXPECT_EQ(both.gradient(name), plain.gradient(name)) << name;
+    for (const char* name : {"blocks.0.attn1.offset_net.motion_gain", "blocks.1.attn1.pooled_gate"})
+      EXPECT_GT(dot(both.gradient(name), both.gradient(name)), 0) << name;
+  }
+}
+
 TEST(BlockRelations, MixedLayers) {
   ModelConfig c = small_config(AttentionKind::kDense);
   c.attention.per_layer = {AttentionKind::kDsa, AttentionKind::kWindow};
@@ -255,6 +283,8 @@ TEST(BlockRelations, FfnChunks) {
 TEST(WanNetwork, ParametersAreTheClosedSet) {
   ModelConfig c = small_config(AttentionKind::kDense);
   c.attention.per_layer = {AttentionKind::kDsa, AttentionKind::kDense};
+  c.attention.dsa.offsets = DsaOffsets::kNetMotion;
+  c.attention.dsa.pooled = true;
   std::vector<std::string> names;
   std::vector<Shape> shapes;
   int64_t count = 0;

@@ -35,7 +35,7 @@ TEST(WanNames, AgreeWithTheNetwork) {
       for (size_t i = 0; i < params.size(); ++i) {
         EXPECT_EQ(names[i].name, prefix + params[i].name);
         EXPECT_EQ(names[i].shape, params[i].shape) << names[i].name;
-        EXPECT_EQ(names[i].original.empty(), is_offset_net_tensor(names[i].name));
+        EXPECT_EQ(names[i].original.empty(), is_dsa_tensor(names[i].name));
         parameters += element_count(params[i].shape);
       }
     }
