@@ -73,6 +73,17 @@ CachedClip parse_clip(const nlohmann::json& json, const std::string& source) {
   c.width = size[0];
   c.height = size[1];
   f.read("fps", c.fps);
+  if (const nlohmann::json* cuts = f.find("latent_cuts")) {
+    int64_t before = 0;
+    for (const auto& cut : cuts->is_array() ? *cuts : nlohmann::json::array({-1})) {
+      c.latent_cuts.push_back(cut.is_number_integer() ? cut.get<int64_t>() : -1);
+      if (c.latent_cuts.back() <= before || c.latent_cuts.back() >= latent[1]) {
+        f.problem("latent_cuts: must be a list of ascending latent frames of the clip");
+        break;
+      }
+      before = c.latent_cuts.back();
+    }
+  }
   f.read("source_bytes", c.source_bytes);
   f.read("source_sha256", c.source_sha256);
   f.allow_unknown();
@@ -217,7 +228,7 @@ void write_cache_index(const std::string& dir, const CacheIdentity& identity, co
   Json list = Json::array();
   for (const CachedClip& c : clips)
     list.push_back({{"key", c.key}, {"path", c.path}, {"caption", c.caption}, {"latent", c.latent}, {"text_rows", c.text_rows},
-                    {"frames", c.frames}, {"size", {c.width, c.height}}, {"fps", c.fps}, {"source_bytes", c.source_bytes},
+                    {"frames", c.frames}, {"size", {c.width, c.height}}, {"fps", c.fps}, {"latent_cuts", c.latent_cuts}, {"source_bytes", c.source_bytes},
                     {"source_sha256", c.source_sha256}});
   const Json json = {{"format", kFormat}, {"version", 1}, {"codec", identity.codec}, {"text_encoder", identity.text_encoder}, {"empty_text", kEmptyText}, {"clips", list}};
   write_file_atomic(index_path(dir), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

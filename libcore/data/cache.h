@@ -2,7 +2,8 @@
 //
 //   CACHE/index.json                   {"format": "megaslide-cache", "version": 1, "codec", "text_encoder", "empty_text",
 //                                       "clips": [{"key", "path", "caption", "latent": [C,T,h,w], "text_rows",
-//                                                  "frames", "size": [w,h], "fps", "source_bytes", "source_sha256"}]}
+//                                                  "frames", "size": [w,h], "fps", "latent_cuts": [first latent frames
+//                                                  of all shots but the first], "source_bytes", "source_sha256"}]}
 //   CACHE/clips/KEY.safetensors        latent F32 [C,T,h,w], normalised; text F32 [rows, text_dim], real rows only;
 //                                      metadata sha256: of the bytes of latent, then text
 //   CACHE/empty_text.safetensors       text F32 [rows, text_dim] of the empty caption, for caption dropout; metadata
@@ -32,6 +33,7 @@ struct CachedClip {
   int64_t text_rows = 0;
   int64_t frames = 0, width = 0, height = 0;  // of the video that was encoded
   double fps = 0;
+  std::vector<int64_t> latent_cuts;  // first latent frames of all shots but the first, ascending
   int64_t source_bytes = 0;
   std::string source_sha256;
 };

@@ -7,11 +7,13 @@
 #include <optional>
 #include <span>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/md5.h"
 #include "data/resize.h"
+#include "data/shots.h"
 #include "data/strip.h"
 #include "io/json.h"
 #include "io/video.h"
@@ -126,6 +128,8 @@ class Loader {
         std::memcpy(clip_.video.f32() + (c * f.frames_used + t) * plane, frame.data() + c * plane, static_cast<size_t>(plane) * sizeof(float));
     }
     frames_.clear();
+    f.cuts = find_cuts(clip_.video.view());
+    if (!f.cuts.empty()) f.notes.push_back(fmt::format("{} shots: a cut before frame {}", f.cuts.size() + 1, fmt::join(f.cuts, ", ")));
   }
 
   void make_strips() {
@@ -189,7 +193,7 @@ std::string ClipFacts::bucket() const {
 nlohmann::json ClipFacts::to_json() const {
   return {{"status", clip_status_name(status)}, {"reason", reason}, {"notes", notes}, {"frames_declared", frames_declared},
           {"frames_decoded", frames_decoded}, {"frames_retimed", frames_retimed}, {"frames_used", frames_used},
-          {"size_decoded", {width, height}}, {"size_used", {used_width, used_height}}, {"fps_decoded", fps}, {"fps", used_fps}, {"rotation", rotation}};
+          {"size_decoded", {width, height}}, {"size_used", {used_width, used_height}}, {"fps_decoded", fps}, {"fps", used_fps}, {"rotation", rotation}, {"cuts", cuts}};
 }
 
 ClipFacts ClipFacts::from_json(const nlohmann::json& json) {
@@ -216,6 +220,7 @@ ClipFacts ClipFacts::from_json(const nlohmann::json& json) {
   int64_t rotation = 0;
   r.read("rotation", rotation);
   f.rotation = static_cast<int>(rotation);
+  for (const auto& c : r.array("cuts")) f.cuts.push_back(c.is_number_integer() ? c.get<int64_t>() : 0);
   r.finish();
   return f;
 }

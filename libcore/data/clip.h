@@ -29,6 +29,7 @@ struct ClipFacts {
   double fps = 0;                  // decoded pictures over the time they are shown; 0: a folder or a still has none
   double used_fps = 0;
   int rotation = 0;
+  std::vector<int64_t> cuts;       // first frames, of those used, of all shots but the first (shots.h)
   std::string bucket() const;      // "64x64x17"; empty when dropped
 
   nlohmann::json to_json() const;

@@ -17,6 +17,7 @@
 #include "data/caption_rows.h"
 #include "data/prefetch.h"
 #include "data/resize.h"
+#include "data/shots.h"
 #include "io/json.h"
 
 namespace megaslide {
@@ -279,6 +280,7 @@ class Run {
     w.cached.width = f.used_width;
     w.cached.height = f.used_height;
     w.cached.fps = f.used_fps;
+    w.cached.latent_cuts = latent_cuts(f.cuts, latent.shape.at(1), options_.rule.temporal_stride);
     if (w.whole) {
       w.cached.text_rows = SafetensorsFile::open(w.latent_file).view("text").shape.at(0);
       return;

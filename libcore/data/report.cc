@@ -35,6 +35,7 @@ Json clip_json(const ClipReport& c) {
   j["size_used"] = {f.used_width, f.used_height};
   j["fps_decoded"] = f.fps;
   j["fps"] = f.used_fps;
+  j["cuts"] = f.cuts;
   if (f.status == ClipStatus::kDropped) j["bucket"] = nullptr;
   else j["bucket"] = f.bucket();
   j["reused"] = c.reused;

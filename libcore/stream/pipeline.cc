@@ -16,6 +16,7 @@ struct MicroBuffers {
   float *dcontext = nullptr, *dtime = nullptr, *dmodulation = nullptr;
   float *output = nullptr, *dlatent = nullptr, *dtext = nullptr;
   float* dtokens = nullptr;
+  int32_t* shots = nullptr;
   void* embedding_saved = nullptr;
   std::vector<float*> stash;  // inputs of the layers and, last, of the head
 };
@@ -145,7 +146,9 @@ struct Pipeline::Impl {
     m.embedding_saved = take(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, options.compute_dtype); }),
                              "embedding saved", MemoryCategory::kActivations);
     m.target = floats(out, "target");
-    m.loss_weights = floats(count([](const BatchShape& s) { return s.batch * s.frames; }), "loss weights");
+    const int64_t frames = count([](const BatchShape& s) { return s.batch * s.frames; });
+    m.loss_weights = floats(frames, "loss weights");
+    m.shots = static_cast<int32_t*>(take(2 * frames * 4, "shots", MemoryCategory::kActivations));
     // A pass without a backward goes to and fro between the first two.
     const int kept = options.training ? layers + 1 : 2;
     for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
@@ -240,6 +243,12 @@ struct Pipeline::Impl {
     return {device.compute(), workspace, shape, options.compute_dtype, slot.raw, slot.packed};
   }
 
+  static Conditioning conditioning_of(const MicroBatch& b, const MicroBuffers& m) {
+    Conditioning c{m.context, m.modulation, m.dcontext, m.dmodulation};
+    if (b.shots) c.t_lo = m.shots, c.t_hi = m.shots + b.shape.batch * b.shape.frames;
+    return c;
+  }
+
   // ---- forward -----------------------------------------------------------------------------------------------------
 
   Event upload_inputs(std::span<const MicroBatch> batches) {
@@ -248,11 +257,12 @@ struct Pipeline::Impl {
     for (size_t a = 0; a < batches.size(); ++a) {
       const MicroBatch& b = batches[a];
       const MicroBuffers& m = micro[a];
-      auto up = [&](float* dst, const float* src, int64_t n) { device.copy(s, dst, src, n * 4, CopyKind::kUpload, "upload inputs"); };
+      auto up = [&](void* dst, const void* src, int64_t n) { device.copy(s, dst, src, n * 4, CopyKind::kUpload, "upload inputs"); };
       up(m.latent, b.latent, latent_count(b.shape, network.in_channels));
       up(m.timesteps, b.timesteps, b.shape.timesteps());
       up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
       if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
+      if (b.shots) up(m.shots, b.shots, 2 * b.shape.batch * b.shape.frames);
       if (b.target && b.loss_weights) up(m.loss_weights, b.loss_weights, b.shape.batch * b.shape.frames);
     }
     return device.record(s);
@@ -282,8 +292,8 @@ struct Pipeline::Impl {
       for (size_t a = 0; a < batches.size(); ++a) {
         MicroBuffers& m = micro[a];
         const size_t in = keep ? static_cast<size_t>(l) : static_cast<size_t>(l % 2), out = keep ? in + 1 : 1 - in;
-        network.layers[static_cast<size_t>(l)]->forward(call(slot, batches[a].shape), {m.context, m.modulation, nullptr, nullptr},
-                                                        m.stash[in], m.stash[out], nullptr);
+        network.layers[static_cast<size_t>(l)]->forward(call(slot, batches[a].shape), conditioning_of(batches[a], m), m.stash[in],
+                                                        m.stash[out], nullptr);
       }
       slot.released = device.record(c);
     }
@@ -376,7 +386,7 @@ struct Pipeline::Impl {
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro[a];
       const LayerCall with = call(slot, batches[a].shape);
-      const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
+      const Conditioning conditioning = conditioning_of(batches[a], m);
       layer.forward(with, conditioning, m.stash[static_cast<size_t>(l)], recomputed, saved);
       layer.backward(with, conditioning, m.stash[static_cast<size_t>(l)], saved, m.dtokens, m.dtokens, gradient);
     }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "data/cache.h"
+#include "data/shots.h"
 #include "train/data_sources.h"
 #include "train/epoch.h"
 #include "train/objective.h"
@@ -109,6 +110,7 @@ class CacheData final : public TrainingData {
       const double sigma = strata ? draw_sigma(objective_.distribution(), seed(), series, epoch_->stratum(samples[i], strata), strata)
                                   : draw_sigma(objective_.distribution(), seed(), series);
       fill_sample(b, static_cast<int64_t>(i), clip, sigma, series, true);
+      fill_shots(b, static_cast<int64_t>(i), clip);
       fill_text(b, static_cast<int64_t>(i), clip, draw_caption_dropout(run_.data.caption_dropout_rate, seed(), series));
     }
     return b;
@@ -122,6 +124,7 @@ class CacheData final : public TrainingData {
     const TimestepDistribution& d = objective_.distribution();
     const double low = unshift_sigma(d.low, d.shift), high = unshift_sigma(d.high, d.shift), u = 0.1 + 0.2 * static_cast<double>(index % 5);
     fill_sample(b, 0, clip, shift_sigma(low + u * (high - low), d.shift), sample_series(0, index), false);
+    fill_shots(b, 0, clip);
     fill_text(b, 0, clip, false);
     return b;
   }
@@ -243,6 +246,21 @@ class CacheData final : public TrainingData {
     const auto noise = sample_of(b.latent, i);
     fill_normal(noise, seed(), RandomPurpose::kNoise, series);
     objective_.fill(b, i, floats_of(clip.clip.latent), noise, sigma, weighted);
+  }
+
+  // Tables appear with the first sample that has a cut; the others then are one shot each.
+  static void fill_shots(HostBatch& b, int64_t i, const CachedSource& clip) {
+    const int64_t batch = b.shape.batch, frames = b.shape.frames;
+    const auto fill = [&](int64_t sample, const std::vector<int64_t>& cuts) {
+      shot_tables(cuts, frames, b.shots.data() + sample * frames, b.shots.data() + (batch + sample) * frames);
+    };
+    const std::vector<int64_t>& cuts = clip.info->latent_cuts;
+    if (cuts.empty()) return;
+    if (b.shots.empty()) {
+      b.shots.resize(static_cast<size_t>(2 * batch * frames));
+      for (int64_t sample = 0; sample < batch; ++sample) fill(sample, {});
+    }
+    fill(i, cuts);
   }
 
   void fill_text(HostBatch& b, int64_t i, const CachedSource& clip, bool drop) const {

@@ -75,7 +75,7 @@ int64_t staging_bytes(const ModelConfig& model, const std::vector<BatchShape>& s
   int64_t largest = 0;
   for (const auto& s : shapes) {
     const int64_t latent = s.batch * s.tokens() * 4 * (model.in_channels + model.out_channels);
-    largest = std::max(largest, 4 * (latent + s.batch * (s.times + s.frames + s.context_rows * model.text_dim)));
+    largest = std::max(largest, 4 * (latent + s.batch * (s.times + 3 * s.frames + s.context_rows * model.text_dim)));
   }
   return 2 * microbatches * largest;
 }
