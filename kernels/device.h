@@ -15,6 +15,8 @@
 //   prim::dynamic_shared<T>()                  the block's shared memory
 //   prim::launch(kernel, grid, block, bytes, stream, argument...)
 //   prim::pack_bf16(lo, hi), prim::widen(bf16) conversions, to nearest even
+//   prim::load_16(p), prim::store_bf16(p, lo, hi)
+//   MS_UNROLL, MS_NO_UNROLL                    before a loop
 #pragma once
 #include "kernels/stream.h"
 #include "tensor/dtype.h"

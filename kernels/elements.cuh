@@ -17,8 +17,9 @@ __device__ __forceinline__ void load_floats(float (&x)[V], const float* p) {
     x[0] = *p;
   } else {
     for (int i = 0; i < V; i += 4) {
-      const float4 v = *reinterpret_cast<const float4*>(p + i);
-      x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+      const uint4 v = prim::load_16(p + i);
+      x[i] = prim::bits_to_float(v.x), x[i + 1] = prim::bits_to_float(v.y);
+      x[i + 2] = prim::bits_to_float(v.z), x[i + 3] = prim::bits_to_float(v.w);
     }
   }
 }
@@ -28,7 +29,7 @@ __device__ __forceinline__ void load_floats(float (&x)[V], const bf16* p) {
     x[0] = prim::widen(*p);
   } else {
     static_assert(V == 8);
-    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    const uint4 v = prim::load_16(p);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; ++i) {
       x[2 * i] = prim::bits_to_float(words[i] << 16);

@@ -246,7 +246,7 @@ __device__ float candidate_weight(const BackwardArgs& x, Candidate* const (&list
 }
 
 template <class T, int NC>  // NC: channels of the group that a lane has; blockIdx.y: which 32·NC of them
-__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+__global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
     dsa_backward_key_kernel(BackwardArgs x, CandidateLimits limits, int key0, int keys) {
   const DsaGrid& g = x.grid;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);

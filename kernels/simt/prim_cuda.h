@@ -9,6 +9,8 @@
 
 // Before a loop whose unrolling only costs registers.
 #define MS_NO_UNROLL _Pragma("unroll 1")
+// Before a loop that indexes registers, where the compiler does not see by itself that it must unroll.
+#define MS_UNROLL _Pragma("unroll")
 
 namespace megaslide::prim {
 
@@ -19,6 +21,12 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
+}
+
+// 16 bytes of any type, aligned; two neighbouring bf16.
+__device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
+__device__ __forceinline__ void store_bf16(bf16* p, float lo, float hi) {
+  *reinterpret_cast<uint32_t*>(p) = pack_bf16(lo, hi);
 }
 
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -14,6 +14,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define MS_NO_UNROLL
+#define MS_UNROLL
 
 struct uint3 {
   unsigned x, y, z;
@@ -74,6 +75,17 @@ namespace megaslide::prim {
 
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t pack_bf16(float lo, float hi) { return to_bf16(lo).bits | uint32_t{to_bf16(hi).bits} << 16; }
+
+inline uint4 load_16(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) throw simt::Error("a load of 16 bytes is not aligned");
+  uint4 r;
+  std::memcpy(&r, p, sizeof r);
+  return r;
+}
+inline void store_bf16(bf16* p, float lo, float hi) {
+  if (reinterpret_cast<uintptr_t>(p) % 4 != 0) throw simt::Error("a store of two bf16 is not aligned");
+  p[0] = to_bf16(lo), p[1] = to_bf16(hi);
+}
 
 // Sums in fp32, term by term: the device's order within a product is not specified.
 inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],

@@ -35,7 +35,7 @@ TEST(Cuda, stored_cases_pass) {
 }
 
 // The same bits whichever thread runs first: one case of each mode and kind.
-constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts"};
+constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts", "dense", "window_333_odd"};
 
 TEST(Cuda, same_bits_in_every_schedule) {
   InlineStream stream;

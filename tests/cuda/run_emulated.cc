@@ -44,6 +44,27 @@ NamedResults run_gather(const StoredCase& c, DType dtype, Stream& stream) {
   return r;
 }
 
+template <class Shape>
+NamedResults run_attention(const StoredCase& c, DType dtype, Stream& stream, const Shape& s, const auto& forward,
+                           const auto& backward, int64_t backward_bytes) {
+  AttentionTensors x(c, dtype);
+  HostTensor workspace = bytes(backward_bytes);
+  forward(stream, x.out.f32(), x.lse.f32(), x.q.data(), x.k.data(), x.v.data(), nullptr, s, dtype);
+  backward(stream, x.dq.f32(), x.dk.f32(), x.dv.f32(), x.q.data(), x.k.data(), x.v.data(), x.out.f32(), x.lse.f32(),
+           x.dout.f32(), workspace.data(), s, dtype);
+  return x.results();
+}
+NamedResults run_dense(const StoredCase& c, DType dtype, Stream& stream) {
+  const AttentionShape s = c.dense_shape();
+  return run_attention(c, dtype, stream, s, emulated::dense_attention_forward, emulated::dense_attention_backward,
+                       cuda::dense_attention_backward_workspace_bytes(s, dtype));
+}
+NamedResults run_window(const StoredCase& c, DType dtype, Stream& stream) {
+  const WindowShape s = c.window_shape();
+  return run_attention(c, dtype, stream, s, emulated::window_attention_forward, emulated::window_attention_backward,
+                       cuda::window_attention_backward_workspace_bytes(s, dtype));
+}
+
 // See attention_check/check.cc for the reasons of these numbers.
 constexpr double kFloor = 8 * 0x1p-24;
 
@@ -63,7 +84,10 @@ KernelCheck compare(const StoredCase& c, const TestedKernel& kernel, DType dtype
 }  // namespace
 
 const std::vector<TestedKernel>& emulated_kernels(CaseKind kind) {
-  static const std::map<CaseKind, std::vector<TestedKernel>> kernels{{CaseKind::kDsa, {{"gather", true, &run_gather}}}};
+  static const std::map<CaseKind, std::vector<TestedKernel>> kernels{
+      {CaseKind::kDsa, {{"gather", true, &run_gather}}},
+      {CaseKind::kDense, {{"dense", true, &run_dense}}},
+      {CaseKind::kWindow, {{"window", true, &run_window}}}};
   static const std::vector<TestedKernel> none;
   const auto at = kernels.find(kind);
   return at == kernels.end() ? none : at->second;
