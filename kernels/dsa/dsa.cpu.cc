@@ -13,8 +13,8 @@ namespace megaslide {
 namespace {
 
 constexpr int64_t kBandBytes = int64_t{32} << 20;
-// What a thread of kernel B may work in: an eighth of a gigabyte at most for 16 threads and far beyond the caches.
-constexpr int64_t kTileBytes = int64_t{8} << 20;
+// What a thread of kernel B may work in: a quarter of a gigabyte at most for 16 threads and far beyond the caches.
+constexpr int64_t kTileBytes = int64_t{16} << 20;
 // Kernel B multiplies every key of the halo, in products of 16 and more; the literal definition reads 8 corners a slot
 // in scalar code, at about a fiftieth of the rate.
 constexpr int64_t kKeysASlot = 8 * 50;
@@ -52,29 +52,41 @@ void check_shape(const DsaShape& s, DType dtype) {
 
 bool on_tiles(const DsaShape& s, DType dtype) { return dsa_kernel_of(s, dtype).kernel == DsaKernel::kTile; }
 
-// body(frame, band) of one piece and sample and group each, all of a sample at once.
+// body(piece, i) for every sample, group and i below n of spans span0, span0 + spans … and bands alike.
+struct BandRange {
+  int64_t span0, span_step, spans, band0, band_step, bands;
+};
 template <class F>
-void for_bands(Stream& stream, const DsaShape& s, const DsaTiling& t, int64_t frame0, int64_t frame_step, int64_t band0,
-               int64_t band_step, F body) {
-  const int64_t frames = (s.frames - frame0 + frame_step - 1) / frame_step;
-  const int64_t bands = (t.bands - band0 + band_step - 1) / band_step;
-  stream.parallel_for(s.batch * s.groups * frames * bands, 1, [&](int64_t begin, int64_t end) {
+void for_pieces(Stream& stream, const DsaShape& s, const BandRange& r, int64_t n, F body) {
+  const int64_t spans = (r.spans - r.span0 + r.span_step - 1) / r.span_step;
+  const int64_t bands = (r.bands - r.band0 + r.band_step - 1) / r.band_step;
+  stream.parallel_for(s.batch * s.groups * spans * bands * n, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t band = band0 + i % bands * band_step, frame = frame0 + i / bands % frames * frame_step;
-      const int64_t group = i / bands / frames % s.groups;
-      body(i / bands / frames / s.groups, frame, band, group);
+      int64_t rest = i / n;
+      const int64_t band = r.band0 + rest % bands * r.band_step;
+      rest /= bands;
+      const int64_t span = r.span0 + rest % spans * r.span_step;
+      rest /= spans;
+      body(DsaPiece{rest / s.groups, span, band, rest % s.groups}, i % n);
     }
   });
 }
 
+void tile_forward(Stream& stream, const DsaForwardArgs& args) {
+  const DsaTiling t(args.shape);
+  const int64_t spans = (args.shape.frames + t.forward_frames - 1) / t.forward_frames;
+  for_pieces(stream, args.shape, {0, 1, spans, 0, 1, t.bands}, t.across,
+             [&](const DsaPiece& piece, int64_t column) { dsa_tile_forward_piece(args, t, piece, column); });
+}
+
 void tile_backward(Stream& stream, const DsaBackwardArgs& args) {
-  const DsaShape& s = args.shape;
-  const DsaTiling tiling(s);
-  const DsaColours colours(s, tiling);
-  for (int64_t frame = 0; frame < colours.frames; ++frame)
+  const DsaTiling t(args.shape);
+  const DsaColours colours(args.shape, t);
+  const int64_t spans = (args.shape.frames + t.backward_frames - 1) / t.backward_frames;
+  for (int64_t span = 0; span < colours.spans; ++span)
     for (int64_t band = 0; band < colours.bands; ++band)
-      for_bands(stream, s, tiling, frame, colours.frames, band, colours.bands,
-                [&](int64_t b, int64_t f, int64_t i, int64_t g) { dsa_tile_backward_piece(args, tiling, b, f, i, g); });
+      for_pieces(stream, args.shape, {span, colours.spans, spans, band, colours.bands, t.bands}, 1,
+                 [&](const DsaPiece& piece, int64_t) { dsa_tile_backward_piece(args, t, piece); });
 }
 
 }  // namespace
@@ -118,12 +130,7 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
                  const float* offsets, void*, DsaShape s, DType dtype) {
   check_shape(s, dtype);
   const DsaForwardArgs args{out, lse, q, k, v, offsets, s, dtype, DsaBlocking(s)};
-  if (on_tiles(s, dtype)) {
-    const DsaTiling tiling(s);
-    for_bands(stream, s, tiling, 0, 1, 0, 1,
-              [&](int64_t b, int64_t f, int64_t i, int64_t g) { dsa_tile_forward_piece(args, tiling, b, f, i, g); });
-    return;
-  }
+  if (on_tiles(s, dtype)) return tile_forward(stream, args);
   const int64_t blocks = args.blocking.blocks;
   stream.parallel_for(s.batch * blocks * s.groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -9,34 +9,6 @@ namespace {
 inline int64_t up32(int64_t x) { return (x + 31) / 32 * 32; }
 inline __mmask16 lanes16(int64_t n) { return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1); }
 
-// One plane of keys as tiles of B whose columns are keys: [rows · columns/16][width/32].
-void pack_keys(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane,
-               int64_t width) {
-  for (int64_t r = 0; r < h.rows; ++r)
-    for (int64_t c = 0; c < h.columns; c += 16)
-      for (int64_t e = 0; e < width; e += 32, b += kTileElements)
-        pack_tile_of_rows(b, x + (dsa_row_token(h, plane, r) + c) * stride + e, stride,
-                          r < h.rows_there ? h.columns_there - c : 0, d - e);
-}
-
-// One plane as tiles of B whose pairs of rows are the keys of one column in rows 2i and 2i + 1:
-// [rows/2 · columns/16][width/16].
-void pack_pairs(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane,
-                int64_t width) {
-  const int64_t below = h.row_tokens * stride;
-  for (int64_t r = 0; r < h.rows; r += 2)
-    for (int64_t c = 0; c < h.columns; c += 16, b += width * 32)
-      for (int64_t i = 0; i < 16; ++i) {
-        const bool there = c + i < h.columns_there, pair = there && r + 1 < h.rows_there;
-        const uint16_t* from = x + (dsa_row_token(h, plane, r) + c + i) * stride;
-        for (int64_t e = 0; e < width; e += 16) {
-          const __m512i even = there ? _mm512_cvtepu16_epi32(load16(from + e, d - e)) : _mm512_setzero_si512();
-          const __m512i odd = pair ? _mm512_cvtepu16_epi32(load16(from + below + e, d - e)) : _mm512_setzero_si512();
-          _mm512_store_si512(b + e * 32 + i * 32, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-        }
-      }
-}
-
 // Weights of one plane as rows of A in the order of pack_pairs.
 void pack_weights(uint16_t* a, int64_t a_row, const float* weights, int64_t row, int64_t m, const DsaHalo& h) {
   for (int64_t i = 0; i < m; ++i) {
@@ -65,68 +37,70 @@ inline int64_t weights_row(const DsaHalo& h) { return (dsa_plane_keys(h) / 32 | 
 
 }  // namespace
 
-int64_t dsa_bf16_scratch(const DsaHalo& h, int64_t width) {
-  const int64_t plane = dsa_plane_keys(h) * width * 2, weights = 32 * weights_row(h) * 2;
-  const int64_t outer = 2 * h.columns * (32 * 2 + width * 4);
-  return plane + weights > outer ? plane + weights : outer;
+// As tiles of B whose columns are keys: [rows · columns/16][width/32].
+void dsa_bf16_pack_keys(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane) {
+  const int64_t width = up32(d);
+  for (int64_t r = 0; r < h.rows_there; ++r)
+    for (int64_t c = 0; c < h.columns; c += 16)
+      for (int64_t e = 0; e < width; e += 32, b += kTileElements)
+        pack_tile_of_rows(b, x + (dsa_row_token(h, plane, r) + c) * stride + e, stride, h.columns_there - c, d - e);
 }
 
-void dsa_bf16_scores(TileUnit unit, float* scores, int64_t row, int64_t m, const uint16_t* a, const uint16_t* keys,
-                     int64_t stride, int64_t d, const DsaHalo& h, void* scratch) {
+// As tiles of B whose pairs of rows are the keys of one column in rows 2i and 2i + 1: [rows/2 · columns/16][width/16].
+void dsa_bf16_pack_values(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane) {
+  const int64_t below = h.row_tokens * stride, width = up32(d);
+  for (int64_t r = 0; r < h.rows; r += 2)
+    for (int64_t c = 0; c < h.columns; c += 16, b += width * 32)
+      for (int64_t i = 0; i < 16; ++i) {
+        const bool there = c + i < h.columns_there, pair = there && r + 1 < h.rows_there;
+        const uint16_t* from = x + (dsa_row_token(h, plane, r) + c + i) * stride;
+        for (int64_t e = 0; e < width; e += 16) {
+          const __m512i even = there ? _mm512_cvtepu16_epi32(load16(from + e, d - e)) : _mm512_setzero_si512();
+          const __m512i odd = pair ? _mm512_cvtepu16_epi32(load16(from + below + e, d - e)) : _mm512_setzero_si512();
+          _mm512_store_si512(b + e * 32 + i * 32, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+        }
+      }
+}
+
+int64_t dsa_bf16_scratch(const DsaHalo& h) { return 2 * kDsaTileQueries * weights_row(h); }
+
+void dsa_bf16_scores(TileUnit unit, float* scores, int64_t row, int64_t m, const uint16_t* a,
+                     const void* const* key_planes, int64_t d, const DsaHalo& h) {
   const TileScope tiles(unit);
   const int64_t width = up32(d);
-  auto* b = static_cast<uint16_t*>(scratch);
-  for (int64_t p = 0; p < h.planes; ++p) {
-    pack_keys(b, keys, stride, d, h, p, width);
-    tile_product(unit, {.m = m, .n = dsa_plane_keys(h), .k = width,
+  for (int64_t p = 0; p < h.planes; ++p)
+    tile_product(unit, {.m = m, .n = h.rows_there * h.columns, .k = width,
                         .a = a, .a_row = width, .a_step = 32,
-                        .b = b, .b_block = width * 16, .b_step = kTileElements,
+                        .b = static_cast<const uint16_t*>(key_planes[p]), .b_block = width * 16, .b_step = kTileElements,
                         .c = scores + p * dsa_plane_keys(h), .c_row = row, .c_block = 16, .accumulate = false});
-  }
 }
 
-void dsa_bf16_weigh(TileUnit unit, float* result, const float* weights, int64_t row, int64_t m, const uint16_t* values,
-                    int64_t stride, int64_t d, const DsaHalo& h, void* scratch) {
+void dsa_bf16_weigh(TileUnit unit, float* result, const float* weights, int64_t row, int64_t m,
+                    const void* const* value_planes, int64_t d, const DsaHalo& h, void* scratch) {
   const TileScope tiles(unit);
-  const int64_t width = up32(d), a_row = weights_row(h);
-  uint16_t *b = static_cast<uint16_t*>(scratch), *a = b + dsa_plane_keys(h) * width;
+  const int64_t width = up32(d), a_row = weights_row(h), keys = dsa_plane_keys(h);
+  auto* a = static_cast<uint16_t*>(scratch);
   for (int64_t p = 0; p < h.planes; ++p) {
-    pack_pairs(b, values, stride, d, h, p, width);
-    pack_weights(a, a_row, weights + p * dsa_plane_keys(h), row, m, h);
-    tile_product(unit, {.m = m, .n = width, .k = dsa_plane_keys(h),
+    pack_weights(a, a_row, weights + p * keys, row, m, h);
+    tile_product(unit, {.m = m, .n = width, .k = keys,
                         .a = a, .a_row = a_row, .a_step = 32,
-                        .b = b, .b_block = kTileElements, .b_step = width * 32,
+                        .b = static_cast<const uint16_t*>(value_planes[p]), .b_block = kTileElements, .b_step = width * 32,
                         .c = result, .c_row = width, .c_block = 16, .accumulate = p > 0});
   }
 }
 
-void dsa_bf16_outer(TileUnit unit, float* gradient, int64_t stride, const float* weights, int64_t row,
-                    const uint16_t* b, int64_t d, const DsaHalo& h, void* scratch) {
+void dsa_bf16_keep(uint16_t* kept, const float* weights, int64_t row, const DsaHalo& h) {
+  for (int64_t c = 0; c < h.rows_there * h.columns; c += 16) pack_keys_of_weights(kept + c * 32, weights + c, row);
+}
+
+void dsa_bf16_outer(TileUnit unit, float* sums, const uint16_t* kept, const uint16_t* b, int64_t count, int64_t d,
+                    const DsaHalo& h, bool accumulate) {
   const TileScope tiles(unit);
-  const int64_t width = up32(d);
-  auto* sums = static_cast<float*>(scratch);
-  auto* a = reinterpret_cast<uint16_t*>(sums + 2 * h.columns * width);
-  for (int64_t p = 0; p < h.planes; ++p)
-    for (int64_t r = 0; r < h.rows_there; r += 2) {
-      const int64_t rows = h.rows_there - r < 2 ? 1 : 2;
-      const float* from = weights + (p * h.rows + r) * h.columns;
-      for (int64_t c = 0; c < rows * h.columns; c += 16) pack_keys_of_weights(a + c * 32, from + c, row);
-      tile_product(unit, {.m = rows * h.columns, .n = width, .k = 32,
-                          .a = a, .a_row = 32, .a_step = 32,
-                          .b = b, .b_block = kTileElements, .b_step = kTileElements,
-                          .c = sums, .c_row = width, .c_block = 16, .accumulate = false});
-      for (int64_t i = 0; i < rows; ++i)
-        for (int64_t c = 0; c < h.columns_there; ++c) {
-          float* to = gradient + (dsa_row_token(h, p, r + i) + c) * stride;
-          const float* sum = sums + (i * h.columns + c) * width;
-          int64_t e = 0;
-          for (; e + 16 <= d; e += 16)
-            _mm512_storeu_ps(to + e, _mm512_add_ps(_mm512_loadu_ps(to + e), _mm512_load_ps(sum + e)));
-          if (e == d) continue;
-          const __mmask16 k = lanes16(d - e);
-          _mm512_mask_storeu_ps(to + e, k, _mm512_add_ps(_mm512_maskz_loadu_ps(k, to + e), _mm512_load_ps(sum + e)));
-        }
-    }
+  const int64_t width = up32(d), rows = h.rows_there * h.columns;
+  tile_product(unit, {.m = rows, .n = width, .k = 32 * count,
+                      .a = kept, .a_row = 32, .a_step = dsa_plane_keys(h) * 32,
+                      .b = b, .b_block = kTileElements, .b_step = width * 32,
+                      .c = sums, .c_row = width, .c_block = 16, .accumulate = accumulate});
 }
 
 void dsa_bf16_columns(uint16_t* b, const uint16_t* a, int64_t width) {
@@ -151,16 +125,17 @@ float dsa_bf16_round(uint16_t* a, const float* x, const float* y, int64_t d, int
 
 // No tile unit in this build: tile_unit() is kNone and nothing calls these.
 namespace megaslide {
-int64_t dsa_bf16_scratch(const DsaHalo&, int64_t) { std::abort(); }
-void dsa_bf16_scores(TileUnit, float*, int64_t, int64_t, const uint16_t*, const uint16_t*, int64_t, int64_t,
-                     const DsaHalo&, void*) {
+void dsa_bf16_pack_keys(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { std::abort(); }
+void dsa_bf16_pack_values(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { std::abort(); }
+int64_t dsa_bf16_scratch(const DsaHalo&) { std::abort(); }
+void dsa_bf16_scores(TileUnit, float*, int64_t, int64_t, const uint16_t*, const void* const*, int64_t, const DsaHalo&) {
   std::abort();
 }
-void dsa_bf16_weigh(TileUnit, float*, const float*, int64_t, int64_t, const uint16_t*, int64_t, int64_t,
-                    const DsaHalo&, void*) {
+void dsa_bf16_weigh(TileUnit, float*, const float*, int64_t, int64_t, const void* const*, int64_t, const DsaHalo&, void*) {
   std::abort();
 }
-void dsa_bf16_outer(TileUnit, float*, int64_t, const float*, int64_t, const uint16_t*, int64_t, const DsaHalo&, void*) {
+void dsa_bf16_keep(uint16_t*, const float*, int64_t, const DsaHalo&) { std::abort(); }
+void dsa_bf16_outer(TileUnit, float*, const uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, bool) {
   std::abort();
 }
 void dsa_bf16_columns(uint16_t*, const uint16_t*, int64_t) { std::abort(); }

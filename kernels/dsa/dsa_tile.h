@@ -18,6 +18,9 @@ struct DsaTiling {
   int64_t bands, across;  // tiles along h and w of a frame
   DsaHalo largest;        // no halo has more planes, rows or columns
   int64_t row;            // floats from a query's scores to the next's: all keys and one to spare, odd in cache lines
+  // A piece walks through this many frames, so that it packs a frame of keys once for all the frames that read it; what
+  // it keeps of their samples bounds the number.
+  int64_t forward_frames, backward_frames;
 };
 
 // One tile of one sample.
@@ -34,17 +37,17 @@ struct DsaTile {
   int64_t row;
 };
 
-// Queries of two bands, or frames, this far apart share no key of their halos.
+// Backward pieces this many spans of frames, or bands, apart share no key of their halos.
 struct DsaColours {
   explicit DsaColours(const DsaShape& s, const DsaTiling& t);
-  int64_t frames, bands;
+  int64_t spans, bands;
 };
 
 // Sample positions of a tile and group: [slot][32] and [slot][3][32], slots that exist in nominal order.
 struct DsaTilePlaces {
   int32_t* cell;  // bytes from the tile's scores to corner 0
   float* f;       // weights of the upper corners; 0 on idle axes
-  float* slope;   // d x/d o where the gradient passes, else 0
+  float* slope;   // d x/d o where the gradient passes, else 0; nullptr in the forward
 };
 
 // Numbers of one head's backward, a query each.
@@ -65,14 +68,16 @@ void dsa_tile_softmax(const DsaTile& t, const DsaTilePlaces& places, float scale
 void dsa_tile_gradients(const DsaTile& t, const DsaTilePlaces& places, float scale, const float* scores,
                         const float* dp, DsaTileStats& stats, float* pi, float* gamma, float* partial);
 
-// One band of tiles of a sample and group. Forward pieces write what no other writes. A backward piece overwrites dq and
-// doffsets of its queries and adds to dk and dv of its halos' keys, of the group's heads: pieces whose frames or bands
-// are DsaColours apart may run at once, others in a fixed order. Queries whose numbers are not finite take the literal
-// path, with what it reads: a tile that holds a spoilt key gives its other queries their results all the same.
-void dsa_tile_forward_piece(const DsaForwardArgs& a, const DsaTiling& tiling, int64_t batch, int64_t frame,
-                            int64_t band, int64_t group);
-void dsa_tile_backward_piece(const DsaBackwardArgs& a, const DsaTiling& tiling, int64_t batch, int64_t frame,
-                             int64_t band, int64_t group);
+// One tile column (forward) or band of tiles (backward) of a sample and group over a span of frames. Forward pieces write
+// what no other writes. A backward piece overwrites dq and doffsets of its queries and adds to dk and dv of its halos'
+// keys, of the group's heads: pieces that are DsaColours apart may run at once, others in a fixed order. Queries whose
+// numbers are not finite take the literal path, with what it reads: a tile that holds a spoilt key gives its other
+// queries their results all the same.
+struct DsaPiece {
+  int64_t batch, span, band, group;
+};
+void dsa_tile_forward_piece(const DsaForwardArgs& a, const DsaTiling& tiling, const DsaPiece& piece, int64_t column);
+void dsa_tile_backward_piece(const DsaBackwardArgs& a, const DsaTiling& tiling, const DsaPiece& piece);
 // Bytes that a thread works in.
 int64_t dsa_tile_scratch_bytes(const DsaShape& s, const DsaTiling& tiling, DType dtype, bool backward);
 

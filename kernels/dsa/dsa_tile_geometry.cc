@@ -62,6 +62,15 @@ DsaTiling::DsaTiling(const DsaShape& s) {
   largest.planes = halo(0, s.frames, 1);
   largest.rows_there = largest.rows, largest.columns_there = largest.columns;
   largest.first = 0, largest.row_tokens = s.width, largest.plane_tokens = s.height * s.width;
+  // Sample positions of a tile, [slot][32]: 16 bytes, and backward 28 more. They are read once a head, in order, so they
+  // may overflow the second-level cache.
+  constexpr int64_t kPlacesBytes = int64_t{3} << 19;
+  const auto frames_of = [&](int64_t bytes) {
+    const int64_t fit = std::clamp<int64_t>(kPlacesBytes / (s.slots() * kDsaTileQueries * bytes), 1, s.frames);
+    const int64_t spans = (s.frames + fit - 1) / fit;
+    return (s.frames + spans - 1) / spans;
+  };
+  forward_frames = frames_of(16), backward_frames = frames_of(40);
   row = ((largest.planes * dsa_plane_keys(largest) / 16 + 1) | 1) * 16;
 }
 
@@ -93,7 +102,18 @@ DsaTile::DsaTile(const DsaShape& s, const DsaTiling& t, int64_t frame_, int64_t 
 }
 
 DsaColours::DsaColours(const DsaShape& s, const DsaTiling& t) {
-  frames = disjoint_distance(s.frames, [&](int64_t i) { return Range(s, dsa_bounds(s, i), 0, i, i); });
+  struct Span {
+    int64_t lo, hi;
+  };
+  const int64_t n = t.backward_frames;
+  spans = disjoint_distance((s.frames + n - 1) / n, [&](int64_t i) {
+    Span span{s.frames, -1};
+    for (int64_t f = i * n; f < std::min(s.frames, (i + 1) * n); ++f) {
+      const Range r(s, dsa_bounds(s, f), 0, f, f);
+      span.lo = std::min(span.lo, r.lo), span.hi = std::max(span.hi, r.hi);
+    }
+    return span;
+  });
   const DsaBounds b = dsa_bounds(s, 0);
   bands = disjoint_distance(t.bands, [&](int64_t i) {
     return Range(s, b, 1, i * t.tile_h, std::min(s.height, (i + 1) * t.tile_h) - 1);

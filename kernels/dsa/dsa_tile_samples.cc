@@ -47,7 +47,7 @@ struct TilePlacer {
       }
       const int64_t at = (ordinal * 3 + a) * kQ + lane;
       hn::Store(p.f, d, places.f + at);
-      hn::Store(p.slope, d, places.slope + at);
+      if (places.slope != nullptr) hn::Store(p.slope, d, places.slope + at);
       key = hn::Add(hn::Mul(key, hn::Set(di, static_cast<int32_t>(length[a]))), hn::ConvertTo(di, p.corner));
     }
     hn::Store(hn::ShiftLeft<2>(hn::Add(key, hn::Load(di, cell_row + lane))), di, places.cell + ordinal * kQ + lane);

@@ -74,76 +74,63 @@ void CopyRow(float* to, const T* from, int64_t d, int64_t width) {
   std::fill(to + d, to + width, 0.0f);
 }
 
-// One row of the halo's keys, (columns, width) with zeros for padding.
+// Zeros for padding.
 template <class T>
-void CopyKeys(float* to, const T* x, int64_t stride, int64_t d, int64_t width, const DsaHalo& h, int64_t plane,
-              int64_t r) {
-  const int64_t there = r < h.rows_there ? h.columns_there : 0;
-  for (int64_t c = 0; c < there; ++c) CopyRow(to + c * width, x + (dsa_row_token(h, plane, r) + c) * stride, d, width);
-  std::fill(to + there * width, to + h.columns * width, 0.0f);
+void PackPlane(float* to, const T* x, int64_t stride, int64_t d, int64_t width, const DsaHalo& h, int64_t plane) {
+  for (int64_t r = 0; r < h.rows_there; ++r) {
+    const int64_t token = dsa_row_token(h, plane, r);
+    for (int64_t c = 0; c < h.columns_there; ++c, to += width) CopyRow(to, x + (token + c) * stride, d, width);
+    to = std::fill_n(to, (h.columns - h.columns_there) * width, 0.0f);
+  }
 }
 
 inline int64_t Width(int64_t d) { return (d + 15) / 16 * 16; }
 
+void Pack(float* to, const void* tensor, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane, DType dtype) {
+  if (dtype == DType::kBF16) return PackPlane(to, static_cast<const bf16*>(tensor), stride, d, Width(d), h, plane);
+  PackPlane(to, static_cast<const float*>(tensor), stride, d, Width(d), h, plane);
+}
+
 // a's rows as columns, so that keys are read as they lie: scores are made as [key][32] and turned.
-template <class T>
-void ScoresOf(float* scores, int64_t row, int64_t m, const float* a, const T* keys, int64_t stride, int64_t d,
-              const DsaHalo& h, float* scratch) {
+void Scores(float* scores, int64_t row, int64_t m, const float* a, const void* const* planes, int64_t d,
+            const DsaHalo& h, void* scratch) {
   const int64_t width = Width(d);
-  float *at = scratch, *x = at + width * kQ, *st = x + h.columns * width;
+  float *at = static_cast<float*>(scratch), *st = at + width * kQ;
   for (int64_t c = 0; c < width; ++c)
     for (int64_t i = 0; i < m; ++i) at[c * kQ + i] = a[i * width + c];
   for (int64_t p = 0; p < h.planes; ++p)
-    for (int64_t r = 0; r < h.rows; ++r) {
-      CopyKeys(x, keys, stride, d, width, h, p, r);
-      Multiply({.m = h.columns, .n = m, .k = d, .a = x, .a_row = width, .a_step = 1, .b = at, .b_row = kQ, .c = st,
-                .c_row = kQ, .accumulate = false});
+    for (int64_t r = 0; r < h.rows_there; ++r) {
+      Multiply({.m = h.columns, .n = m, .k = d, .a = static_cast<const float*>(planes[p]) + r * h.columns * width,
+                .a_row = width, .a_step = 1, .b = at, .b_row = kQ, .c = st, .c_row = kQ, .accumulate = false});
       float* to = scores + (p * h.rows + r) * h.columns;
       for (int64_t i = 0; i < m; ++i)
         for (int64_t c = 0; c < h.columns; ++c) to[i * row + c] = st[c * kQ + i];
     }
 }
 
-template <class T>
-void WeighOf(float* result, const float* weights, int64_t row, int64_t m, const T* values, int64_t stride, int64_t d,
-             const DsaHalo& h, float* scratch) {
+void Weigh(float* result, const float* weights, int64_t row, int64_t m, const void* const* planes, int64_t d,
+           const DsaHalo& h) {
   const int64_t width = Width(d);
   for (int64_t p = 0; p < h.planes; ++p)
-    for (int64_t r = 0; r < h.rows_there; ++r) {
-      CopyKeys(scratch, values, stride, d, width, h, p, r);
-      Multiply({.m = m, .n = width, .k = h.columns, .a = weights + (p * h.rows + r) * h.columns, .a_row = row,
-                .a_step = 1, .b = scratch, .b_row = width, .c = result, .c_row = width, .accumulate = p > 0 || r > 0});
-    }
+    Multiply({.m = m, .n = width, .k = h.rows_there * h.columns, .a = weights + p * dsa_plane_keys(h), .a_row = row,
+              .a_step = 1, .b = static_cast<const float*>(planes[p]), .b_row = width, .c = result, .c_row = width,
+              .accumulate = p > 0});
 }
 
-void Scores(float* scores, int64_t row, int64_t m, const float* a, const void* keys, int64_t stride, int64_t d,
-            const DsaHalo& h, DType dtype, void* scratch) {
-  auto* x = static_cast<float*>(scratch);
-  if (dtype == DType::kBF16) return ScoresOf(scores, row, m, a, static_cast<const bf16*>(keys), stride, d, h, x);
-  ScoresOf(scores, row, m, a, static_cast<const float*>(keys), stride, d, h, x);
-}
-
-void Weigh(float* result, const float* weights, int64_t row, int64_t m, const void* values, int64_t stride, int64_t d,
-           const DsaHalo& h, DType dtype, void* scratch) {
-  auto* x = static_cast<float*>(scratch);
-  if (dtype == DType::kBF16) return WeighOf(result, weights, row, m, static_cast<const bf16*>(values), stride, d, h, x);
-  WeighOf(result, weights, row, m, static_cast<const float*>(values), stride, d, h, x);
-}
-
-void Outer(float* gradient, int64_t stride, const float* weights, int64_t row, const float* b, int64_t d,
-           const DsaHalo& h, void* scratch) {
+void Outer(float* sums, const float* kept, const float* b, int64_t count, int64_t d, const DsaHalo& h, bool accumulate) {
   const int64_t width = Width(d);
-  auto* sums = static_cast<float*>(scratch);
-  for (int64_t p = 0; p < h.planes; ++p)
-    for (int64_t r = 0; r < h.rows_there; ++r) {
-      Multiply({.m = h.columns, .n = width, .k = kQ, .a = weights + (p * h.rows + r) * h.columns, .a_row = 1,
-                .a_step = row, .b = b, .b_row = width, .c = sums, .c_row = width, .accumulate = false});
-      for (int64_t c = 0; c < h.columns_there; ++c) {
-        float* to = gradient + (dsa_row_token(h, p, r) + c) * stride;
-        ForEach(d, [&](auto tag, int64_t i) {
-          hn::StoreU(hn::Add(hn::LoadU(tag, to + i), hn::LoadU(tag, sums + c * width + i)), tag, to + i);
-        });
-      }
+  Multiply({.m = h.rows_there * h.columns, .n = width, .k = kQ * count, .a = kept, .a_row = 1, .a_step = dsa_plane_keys(h),
+            .b = b, .b_row = width, .c = sums, .c_row = width, .accumulate = accumulate});
+}
+
+void AddPlane(float* gradient, int64_t stride, const float* sums, int64_t width, int64_t d, const DsaHalo& h, int64_t plane) {
+  for (int64_t r = 0; r < h.rows_there; ++r)
+    for (int64_t c = 0; c < h.columns_there; ++c) {
+      float* to = gradient + (dsa_row_token(h, plane, r) + c) * stride;
+      const float* from = sums + (r * h.columns + c) * width;
+      ForEach(d, [&](auto tag, int64_t i) {
+        hn::StoreU(hn::Add(hn::LoadU(tag, to + i), hn::LoadU(tag, from + i)), tag, to + i);
+      });
     }
 }
 
@@ -186,27 +173,39 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace megaslide {
+HWY_EXPORT(Pack);
 HWY_EXPORT(Scores);
 HWY_EXPORT(Weigh);
 HWY_EXPORT(Outer);
+HWY_EXPORT(AddPlane);
 HWY_EXPORT(WidenRow);
 HWY_EXPORT(Dot);
 HWY_EXPORT(Store);
 
-int64_t dsa_vector_scratch(const DsaHalo& h, int64_t width) {
-  return 4 * (kDsaTileQueries * width + h.columns * (width + kDsaTileQueries));
+int64_t dsa_vector_scratch(const DsaHalo& h, int64_t width) { return 4 * kDsaTileQueries * (width + h.columns); }
+void dsa_vector_pack(float* plane, const void* tensor, int64_t stride, int64_t d, const DsaHalo& halo, int64_t index,
+                     DType dtype) {
+  HWY_DYNAMIC_DISPATCH(Pack)(plane, tensor, stride, d, halo, index, dtype);
 }
-void dsa_vector_scores(float* scores, int64_t row, int64_t m, const float* a, const void* keys, int64_t stride,
-                       int64_t d, const DsaHalo& halo, DType dtype, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(Scores)(scores, row, m, a, keys, stride, d, halo, dtype, scratch);
+void dsa_vector_scores(float* scores, int64_t row, int64_t m, const float* a, const void* const* planes, int64_t d,
+                       const DsaHalo& halo, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(Scores)(scores, row, m, a, planes, d, halo, scratch);
 }
-void dsa_vector_weigh(float* result, const float* weights, int64_t row, int64_t m, const void* values, int64_t stride,
-                      int64_t d, const DsaHalo& halo, DType dtype, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(Weigh)(result, weights, row, m, values, stride, d, halo, dtype, scratch);
+void dsa_vector_weigh(float* result, const float* weights, int64_t row, int64_t m, const void* const* planes, int64_t d,
+                      const DsaHalo& halo) {
+  HWY_DYNAMIC_DISPATCH(Weigh)(result, weights, row, m, planes, d, halo);
 }
-void dsa_vector_outer(float* gradient, int64_t stride, const float* weights, int64_t row, const float* b, int64_t d,
-                      const DsaHalo& halo, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(Outer)(gradient, stride, weights, row, b, d, halo, scratch);
+void dsa_vector_keep(float* kept, const float* weights, int64_t row, const DsaHalo& h) {
+  for (int64_t i = 0; i < kDsaTileQueries; ++i)
+    std::copy_n(weights + i * row, dsa_plane_keys(h), kept + i * dsa_plane_keys(h));
+}
+void dsa_vector_outer(float* sums, const float* kept, const float* b, int64_t count, int64_t d, const DsaHalo& halo,
+                      bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(Outer)(sums, kept, b, count, d, halo, accumulate);
+}
+void dsa_vector_add(float* gradient, int64_t stride, const float* sums, int64_t width, int64_t d, const DsaHalo& halo,
+                    int64_t index) {
+  HWY_DYNAMIC_DISPATCH(AddPlane)(gradient, stride, sums, width, d, halo, index);
 }
 void dsa_vector_widen(float* a, const void* x, int64_t d, int64_t width, DType dtype) {
   HWY_DYNAMIC_DISPATCH(WidenRow)(a, x, d, width, dtype);

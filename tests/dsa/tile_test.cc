@@ -312,7 +312,7 @@ TEST(DsaTile, tiles_cover_every_token_once_and_colours_never_meet) {
       const DsaColours colours(s, tiling);
       std::vector<int> seen(static_cast<size_t>(s.tokens()));
       // Per colour, which piece touches a key.
-      std::vector<std::vector<int64_t>> owner(static_cast<size_t>(colours.frames * colours.bands), std::vector<int64_t>(seen.size(), -1));
+      std::vector<std::vector<int64_t>> owner(static_cast<size_t>(colours.spans * colours.bands), std::vector<int64_t>(seen.size(), -1));
       for (int64_t f = 0; f < s.frames; ++f)
         for (int64_t b = 0; b < tiling.bands; ++b)
           for (int64_t i = 0; i < tiling.across; ++i) {
@@ -321,8 +321,8 @@ TEST(DsaTile, tiles_cover_every_token_once_and_colours_never_meet) {
             ASSERT_LE(t.halo.planes * dsa_plane_keys(t.halo), tiling.largest.planes * dsa_plane_keys(tiling.largest));
             ASSERT_LE(t.halo.rows, tiling.largest.rows);
             ASSERT_LE(t.halo.columns, tiling.largest.columns);
-            auto& of = owner[static_cast<size_t>(f % colours.frames * colours.bands + b % colours.bands)];
-            const int64_t piece = f * tiling.bands + b;
+            const int64_t span = f / tiling.backward_frames, piece = span * tiling.bands + b;
+            auto& of = owner[static_cast<size_t>(span % colours.spans * colours.bands + b % colours.bands)];
             for (int64_t p = 0; p < t.halo.planes; ++p)
               for (int64_t r = 0; r < t.halo.rows_there; ++r)
                 for (int64_t c = 0; c < t.halo.columns_there; ++c) {
