@@ -85,9 +85,6 @@ struct Conditioning {
   const float* modulation = nullptr;  // (B·times, 6, D) time projection e0
   float* dcontext = nullptr;          // gradients, accumulated over all layers
   float* dmodulation = nullptr;
-  // (B, T): first and last frame of each frame's shot, beyond which local attention does not look; nullptr: one shot.
-  const int32_t* t_lo = nullptr;
-  const int32_t* t_hi = nullptr;
 };
 
 // Everything a call needs besides its tensors.
@@ -98,6 +95,10 @@ struct LayerCall {
   DType compute_dtype;          // kBF16 or kF32: type of `weights` and of GEMM operands
   const void* weights = nullptr;  // slab in ParamLayout order, compute_dtype elements
   const void* packed = nullptr;   // what pack() made of it
+  // Device memory, (B, T): first and last frame of each frame's shot, beyond which deformable attention does not look.
+  // nullptr: one shot.
+  const int32_t* t_lo = nullptr;
+  const int32_t* t_hi = nullptr;
 };
 
 // Parameters and their packing; the common part of blocks, embeddings and heads.

@@ -67,6 +67,18 @@ DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape) const {
   return s;
 }
 
+template <class F>
+void WanSelfAttention::for_shots(const WanCall& c, F&& run) const {
+  DsaShape s = dsa_shape(c.shape);
+  if (c.t_lo == nullptr) return run(s, int64_t{0});
+  s.batch = 1;
+  for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
+    s.t_lo = c.t_lo + sample * s.frames, s.t_hi = c.t_hi + sample * s.frames;
+    const WorkspaceScope scope(c.workspace);
+    run(s, sample * s.tokens());
+  }
+}
+
 OffsetNetShape WanSelfAttention::net_shape(const BatchShape& shape, DType dtype) const {
   return {.batch = shape.batch,
           .frames = shape.frames,
@@ -124,11 +136,14 @@ void WanSelfAttention::make_offsets(const WanCall& c, const void* z, const WanDe
   c.linear(kMatOffset, kept.raw, kept.features, rows);
   if (!dsa_.motion()) return;
   const WorkspaceScope scope(c.workspace);
-  const DsaShape s = dsa_shape(c.shape);
   c.linear(kMatMotion, kept.projected, z, rows);
-  void* space = c.workspace.take_bytes(motion_forward_workspace_bytes(s));
-  motion_forward(c.stream, kept.raw, kept.motion, kept.motion_lse, kept.patch_norm, kept.projected, c.weight(kMotionBeta),
-                 c.weight(kMotionGain), space, s, c.dtype);
+  for_shots(c, [&](const DsaShape& s, int64_t row) {
+    void* space = c.workspace.take_bytes(motion_forward_workspace_bytes(s));
+    const int64_t frame = row * s.kernel[0];
+    motion_forward(c.stream, kept.raw + row * dsa_.offset_outputs(), kept.motion + 2 * frame, kept.motion_lse + frame,
+                   kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
+                   c.weight(kMotionGain), space, s, c.dtype);
+  });
 }
 
 void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse, const void* q, const void* k,
@@ -136,9 +151,12 @@ void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse,
   float* local = kept.local_out != nullptr ? kept.local_out : out;
   {
     const WorkspaceScope scope(c.workspace);
-    const DsaShape s = dsa_shape(c.shape);
-    void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
-    dsa_forward(c.stream, local, lse, q, k, v, kept.raw, space, s, c.dtype);
+    for_shots(c, [&](const DsaShape& s, int64_t row) {
+      void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
+      const int64_t n = row * width_;
+      dsa_forward(c.stream, local + n, lse + row * heads_, c.at(q, n), c.at(k, n), c.at(v, n),
+                  kept.raw + row * dsa_.offset_outputs(), space, s, c.dtype);
+    });
   }
   if (!dsa_.pooled) return;
   const WorkspaceScope scope(c.workspace);
@@ -201,10 +219,13 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
       break;
     }
     case AttentionKind::kDsa: {
-      const DsaShape s = dsa_shape(c.shape);
-      void* space = c.workspace.take_bytes(dsa_backward_workspace_bytes(s, c.dtype));
-      dsa_backward(c.stream, dq, dk, dv, doffsets, q, k, v, kept.raw, dsa_.pooled ? kept.local_out : out, lse, dout,
-                   space, s, c.dtype);
+      for_shots(c, [&](const DsaShape& s, int64_t row) {
+        void* space = c.workspace.take_bytes(dsa_backward_workspace_bytes(s, c.dtype));
+        const int64_t n = row * width_, offsets = row * dsa_.offset_outputs();
+        dsa_backward(c.stream, dq + n, dk + n, dv + n, doffsets + offsets, c.at(q, n), c.at(k, n), c.at(v, n),
+                     kept.raw + offsets, (dsa_.pooled ? kept.local_out : out) + n, lse + row * heads_, dout + n, space, s,
+                     c.dtype);
+      });
       if (!dsa_.pooled) break;
       const size_t gate = pooled_gate_param(dsa_);
       const PooledShape pooled = pooled_shape(c.shape, c.dtype);
@@ -240,11 +261,14 @@ void WanSelfAttention::motion_term_backward(const WanCall& c, float* dz, const f
   float* dprojected = c.workspace.take<float>(rows * kMotionChannels);
   {
     const WorkspaceScope inner(c.workspace);
-    const DsaShape s = dsa_shape(c.shape);
-    void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
-    motion_backward(c.stream, dprojected, c.gradient(kMotionBeta), c.gradient(kMotionGain), doffsets, kept.motion,
-                    kept.motion_lse, kept.patch_norm, kept.projected, c.weight(kMotionBeta), c.weight(kMotionGain), space,
-                    s, c.dtype);
+    for_shots(c, [&](const DsaShape& s, int64_t row) {
+      void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
+      const int64_t frame = row * s.kernel[0];
+      motion_backward(c.stream, dprojected + row * kMotionChannels, c.gradient(kMotionBeta), c.gradient(kMotionGain),
+                      doffsets + row * dsa_.offset_outputs(), kept.motion + 2 * frame, kept.motion_lse + frame,
+                      kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
+                      c.weight(kMotionGain), space, s, c.dtype);
+    });
   }
   const void* operand = c.operand(dprojected, rows * kMotionChannels);
   c.weight_gradient(kMatMotion, operand, z, rows);

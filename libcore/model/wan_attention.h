@@ -49,6 +49,9 @@ class WanSelfAttention {
   AttentionShape dense_shape(const BatchShape& shape) const;
   WindowShape window_shape(const BatchShape& shape) const;
   DsaShape dsa_shape(const BatchShape& shape) const;
+  // run(shape, first row): of the whole batch at once, or sample by sample where each has its own shots.
+  template <class F>
+  void for_shots(const WanCall& c, F&& run) const;
   OffsetNetShape net_shape(const BatchShape& shape, DType dtype) const;
   PooledShape pooled_shape(const BatchShape& shape, DType dtype) const;
   void make_offsets(const WanCall& c, const void* z, const WanDeformable& kept) const;

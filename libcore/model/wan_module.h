@@ -67,6 +67,8 @@ class WanCall {
         workspace(call.workspace),
         shape(call.shape),
         dtype(call.compute_dtype),
+        t_lo(call.t_lo),
+        t_hi(call.t_hi),
         call_(call),
         layout_(layout),
         packing_(packing),
@@ -76,6 +78,7 @@ class WanCall {
   Workspace& workspace;
   const BatchShape& shape;
   const DType dtype;
+  const int32_t *const t_lo, *const t_hi;  // of the LayerCall
 
   const void* weight(size_t param) const {
     return static_cast<const std::byte*>(call_.weights) + layout_.offset[param] * dtype_bytes(dtype);

@@ -243,8 +243,8 @@ struct Pipeline::Impl {
     return {device.compute(), workspace, shape, options.compute_dtype, slot.raw, slot.packed};
   }
 
-  static Conditioning conditioning_of(const MicroBatch& b, const MicroBuffers& m) {
-    Conditioning c{m.context, m.modulation, m.dcontext, m.dmodulation};
+  LayerCall layer_call(const Slot& slot, const MicroBatch& b, const MicroBuffers& m) {
+    LayerCall c = call(slot, b.shape);
     if (b.shots) c.t_lo = m.shots, c.t_hi = m.shots + b.shape.batch * b.shape.frames;
     return c;
   }
@@ -292,8 +292,8 @@ struct Pipeline::Impl {
       for (size_t a = 0; a < batches.size(); ++a) {
         MicroBuffers& m = micro[a];
         const size_t in = keep ? static_cast<size_t>(l) : static_cast<size_t>(l % 2), out = keep ? in + 1 : 1 - in;
-        network.layers[static_cast<size_t>(l)]->forward(call(slot, batches[a].shape), conditioning_of(batches[a], m), m.stash[in],
-                                                        m.stash[out], nullptr);
+        network.layers[static_cast<size_t>(l)]->forward(layer_call(slot, batches[a], m), {m.context, m.modulation, nullptr, nullptr},
+                                                        m.stash[in], m.stash[out], nullptr);
       }
       slot.released = device.record(c);
     }
@@ -385,8 +385,8 @@ struct Pipeline::Impl {
     const Layer& layer = *network.layers[static_cast<size_t>(l)];
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro[a];
-      const LayerCall with = call(slot, batches[a].shape);
-      const Conditioning conditioning = conditioning_of(batches[a], m);
+      const LayerCall with = layer_call(slot, batches[a], m);
+      const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
       layer.forward(with, conditioning, m.stash[static_cast<size_t>(l)], recomputed, saved);
       layer.backward(with, conditioning, m.stash[static_cast<size_t>(l)], saved, m.dtokens, m.dtokens, gradient);
     }

@@ -115,20 +115,23 @@ TEST_P(Block, GradientsAreTheSlopes) {
   }
 }
 
-TEST_P(Block, BatchOfTwoIsTwoBatchesOfOne) {
+// `lo` and `hi`: shots of both samples, or empty.
+void expect_two_batches_of_one(const ModelConfig& config, const std::vector<int32_t>& lo, const std::vector<int32_t>& hi) {
   const Input in = inputs(config, kShape);
   BatchShape one = kShape;
   one.batch = 1;
-  const auto half = [](const std::vector<float>& v, size_t i) {
+  const auto half = [](const auto& v, size_t i) {
     const ptrdiff_t n = static_cast<ptrdiff_t>(v.size() / 2), at = static_cast<ptrdiff_t>(i) * n;
-    return std::vector<float>(v.begin() + at, v.begin() + at + n);
+    return std::decay_t<decltype(v)>(v.begin() + at, v.begin() + at + n);
   };
   NetworkDriver both(config, kShape, DType::kF32, 2, random_parameters(5)),
       single(config, one, DType::kF32, 2, random_parameters(5));
+  both.set_shots(lo, hi);
   const std::vector<float> out = both.forward(in.latent, in.timesteps, in.text);
   both.backward(in.target);
   std::vector<std::vector<float>> sums;
   for (size_t i = 0; i < 2; ++i) {
+    single.set_shots(half(lo, i), half(hi, i));
     const std::vector<float> part = single.forward(half(in.latent, i), half(in.timesteps, i), half(in.text, i));
     EXPECT_LT(relative_error(half(out, i), part), 1e-6);
     single.backward(half(in.target, i));
@@ -148,6 +151,21 @@ TEST_P(Block, BatchOfTwoIsTwoBatchesOfOne) {
     const double tolerance = name.find("to_k.bias") != std::string::npos ? 1e-3 : 2e-5;
     EXPECT_LT(relative_error(both.gradient(name), sums[p]), tolerance) << name;
   }
+}
+
+TEST_P(Block, BatchOfTwoIsTwoBatchesOfOne) { expect_two_batches_of_one(config, {}, {}); }
+// A cut in the first sample alone: no sample sees the other's.
+TEST_P(Block, EachSampleHasItsShots) {
+  const std::vector<int32_t> lo{0, 1, 1, 0, 0, 0}, hi{0, 2, 2, 2, 2, 2};
+  expect_two_batches_of_one(config, lo, hi);
+  const Input in = inputs(config, kShape);
+  NetworkDriver net(config, kShape, DType::kF32, 2, random_parameters(5));
+  const std::vector<float> whole = net.infer(in.latent, in.timesteps, in.text);
+  net.set_shots(lo, hi);
+  const std::vector<float> cut = net.infer(in.latent, in.timesteps, in.text);
+  const auto middle = static_cast<std::ptrdiff_t>(whole.size() / 2);
+  EXPECT_EQ(std::equal(whole.begin(), whole.begin() + middle, cut.begin()), !dsa()) << "deformable attention alone heeds them";
+  EXPECT_TRUE(std::equal(whole.begin() + middle, whole.end(), cut.begin() + middle));
 }
 
 TEST_P(Block, ThreadsDoNotChangeBits) {

@@ -76,6 +76,9 @@ class NetworkDriver {
   std::vector<float> parameter(const std::string& name) const;
   void set_parameter(const std::string& name, const std::vector<float>& values);  // repacks
 
+  // Tables of the samples' shots, (B, T) each, from here on; empty: one shot a sample.
+  void set_shots(std::vector<int32_t> lo, std::vector<int32_t> hi) { t_lo_ = std::move(lo), t_hi_ = std::move(hi); }
+
   // Runs on another stream from here on.
   void replace_stream(std::unique_ptr<Stream> stream) { stream_ = std::move(stream); }
 
@@ -92,7 +95,8 @@ class NetworkDriver {
   void pack(Part& part);
   Part& part_of(const std::string& name, size_t& index);
   LayerCall call(Part& part, Workspace& w) {
-    return {*stream_, w, shape_, dtype_, part.weights.bytes(), part.packed.bytes()};
+    return {*stream_, w, shape_, dtype_, part.weights.bytes(), part.packed.bytes(), t_lo_.empty() ? nullptr : t_lo_.data(),
+            t_hi_.empty() ? nullptr : t_hi_.data()};
   }
   std::vector<float> run(const std::vector<float>& latent, const std::vector<float>& timesteps,
                          const std::vector<float>& text, bool keep);
@@ -105,6 +109,7 @@ class NetworkDriver {
   int64_t high_ = 0;
   std::vector<Part> parts_;  // embedding, layers, head
   std::vector<float> latent_, text_;
+  std::vector<int32_t> t_lo_, t_hi_;
   std::vector<std::vector<float>> states_;
 };
 
