@@ -1,5 +1,7 @@
 #include "io/model_config_json.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -39,7 +41,8 @@ void read_attention(JsonFields& parent, AttentionConfig& a) {
   d.read("reach", a.dsa.reach);
   d.read("groups", a.dsa.groups);
   read_kind(d, "mode", a.dsa.mode, kDsaModes, dsa_mode_name);
-  // Manifests without these keys are of models without these parameters.
+  // A manifest without these keys is of a model without these parameters. Where they are added to it, nothing may change
+  // at first: its motion_share is 0.
   DsaOffsets offsets = DsaOffsets::kNet;
   a.dsa.motion_share = 0;
   if (d.find("offsets")) read_kind(d, "offsets", offsets, kDsaOffsets, dsa_offsets_name);
@@ -60,6 +63,12 @@ void read_attention(JsonFields& parent, AttentionConfig& a) {
   merge(parent, f, "attention.");
 }
 
+bool has_motion_term(const AttentionConfig& a) {
+  const auto& layers = a.per_layer;
+  const bool deformable = layers.empty() ? a.kind == AttentionKind::kDsa : std::find(layers.begin(), layers.end(), AttentionKind::kDsa) != layers.end();
+  return deformable && a.dsa.motion();
+}
+
 }  // namespace
 
 json model_config_to_json(const ModelConfig& c) {
@@ -68,7 +77,8 @@ json model_config_to_json(const ModelConfig& c) {
                     {"window", a.window},
                     {"dsa", {{"kernel", a.dsa.kernel}, {"reach", a.dsa.reach}, {"mode", dsa_mode_name(a.dsa.mode)}, {"groups", a.dsa.groups},
                              {"offsets", dsa_offsets_name(a.dsa.motion() ? DsaOffsets::kNetMotion : DsaOffsets::kNet)},
-                             {"motion_share", a.dsa.motion_share}, {"pooled", a.dsa.pooled}}}};
+                             {"pooled", a.dsa.pooled}}}};
+  if (has_motion_term(a)) attention["dsa"]["motion_share"] = a.dsa.motion_share;
   if (!a.per_layer.empty()) {
     attention["per_layer"] = json::array();
     for (const AttentionKind k : a.per_layer) attention["per_layer"].push_back(attention_kind_name(k));

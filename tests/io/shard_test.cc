@@ -16,6 +16,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "io/model_config_json.h"
 #include "io/state_hash.h"
 #include "temporary_folder.h"
 
@@ -320,6 +321,27 @@ TEST_F(ShardTest, OverwritingIsAsked) {
   for (int i = 0; i < 2; ++i) export_checkpoint(model, folder_ / "exported", {.replace = true});
 }
 
+TEST(ModelConfigJson, ManifestsFromBeforeTheMotionTermAreWithoutIt) {
+  ModelConfig c;
+  c.dim = 48, c.heads = 4, c.ffn_dim = 64, c.layers = 2, c.attention.kind = AttentionKind::kDsa;
+  c.attention.dsa.motion_share = 0.75, c.attention.dsa.pooled = true;
+  nlohmann::json j = model_config_to_json(c);
+  const DsaConfig same = model_config_from_json(j, "manifest").attention.dsa;
+  EXPECT_TRUE(same.motion());
+  EXPECT_EQ(same.motion_share, 0.75);
+  EXPECT_TRUE(same.pooled);
+  for (const char* key : {"offsets", "motion_share", "pooled"}) j["attention"]["dsa"].erase(key);
+  const DsaConfig before = model_config_from_json(j, "manifest").attention.dsa;
+  EXPECT_FALSE(before.motion());
+  EXPECT_EQ(before.motion_share, 0);
+  EXPECT_FALSE(before.pooled);
+  // Nor does a model that holds no such parameters say where they should start.
+  c.attention.kind = AttentionKind::kDense;
+  EXPECT_EQ(model_config_from_json(model_config_to_json(c), "manifest").attention.dsa.motion_share, 0);
+  j["attention"]["dsa"]["offsets"] = "motion";
+  EXPECT_THROW(model_config_from_json(j, "manifest"), Error);
+}
+
 TEST_F(ShardTest, OffsetNetsComeAndGo) {
   std::vector<std::string> warnings;
   const auto previous = set_log_sink([&](LogLevel level, const std::string& text) {
@@ -342,6 +364,18 @@ TEST_F(ShardTest, OffsetNetsComeAndGo) {
     const auto t = HostTensor::f32_from(layer.view(std::string("blocks.1.attn1.offset_net.") + name));
     for (int64_t i = 0; i < t.elements(); ++i) ASSERT_EQ(t.f32()[i], std::string(name) == "norm.weight" ? 1 : 0) << name;
   }
+  // The motion term comes along, switched off: a trained model starts as what it was.
+  EXPECT_TRUE(model.config().attention.dsa.motion());
+  EXPECT_EQ(model.config().attention.dsa.motion_share, 0);
+  const auto projection = HostTensor::f32_from(layer.view("blocks.1.attn1.offset_net.motion_proj.weight"));
+  EXPECT_EQ(projection.shape(), (Shape{16, 24}));
+  squares = 0;
+  for (int64_t i = 0; i < projection.elements(); ++i) squares += projection.f32()[i] * projection.f32()[i];
+  // 384 normal values of variance 1/24: 30% is about four deviations.
+  EXPECT_NEAR(squares / 16, 1, 0.3);
+  EXPECT_EQ(HostTensor::f32_from(layer.view("blocks.1.attn1.offset_net.motion_beta")).f32()[0], 1);
+  const auto gain = HostTensor::f32_from(layer.view("blocks.1.attn1.offset_net.motion_gain"));
+  for (int64_t i = 0; i < gain.elements(); ++i) EXPECT_EQ(gain.f32()[i], 0);
   export_checkpoint(model, folder_ / "out", {});
   expect_same_tensors(kData + "/diffusers", folder_ / "out");
   EXPECT_TRUE(warnings.empty());

@@ -73,6 +73,24 @@ TEST(InitModel, ValuesDependOnSeedAloneAndHaveTheirScale) {
   EXPECT_EQ(HostTensor::f32_from(a.layer(0).view("blocks.0.norm2.weight")).f32()[5], 1);
 }
 
+TEST(InitModel, MotionTermIsInForceInItsShareOfTheGroups) {
+  for (const auto& [groups, share, ones] : {std::tuple(4, 0.5, 2), {3, 0.5, 2}, {3, 1 / 3.0, 1}, {4, 0.0, 0}, {4, 1.0, 4}, {4, 0.01, 1}}) {
+    ModelConfig c = small_config();
+    c.attention.dsa.groups = groups;
+    c.attention.dsa.motion_share = share;
+    for (const ParamSpec& p : wan_block_params(c, 0)) {
+      if (p.name != "attn1.offset_net.motion_gain") continue;
+      std::vector<float> whole(static_cast<size_t>(groups)), expected(whole.size());
+      std::fill(expected.end() - ones, expected.end(), 1.f);
+      fill_initial(whole, p, 1, 2);
+      EXPECT_EQ(whole, expected) << groups << " " << share;
+      std::vector<float> last(1);  // a piece of the tensor
+      fill_initial(last, p, 1, 2, groups - 1);
+      EXPECT_EQ(last[0], expected.back());
+    }
+  }
+}
+
 TEST(InitModel, Bf16IsTheRoundedF32) {
   TemporaryFolder folder;
   ThreadPool pool(2);
