@@ -12,7 +12,10 @@
 #include "base/error.h"
 #include "data/cache.h"
 #include "data/caption_rows.h"
+#include "data/clip.h"
 #include "data/encode.h"
+#include "data/resize.h"
+#include "io/video.h"
 #include "model/text_encoder.h"
 
 namespace megaslide {
@@ -168,6 +171,37 @@ TEST_F(Cache, OneLatentForTwoCaptions) {
   ASSERT_EQ(a.latent.shape, b.latent.shape);
   EXPECT_EQ(std::memcmp(a.latent.data, b.latent.data, static_cast<size_t>(a.latent.bytes())), 0);
   EXPECT_EQ(c.info(1).caption, "b");
+}
+
+// A folder of pictures, nine of one clip and eight of another: the cut before picture 9 is one before latent frame 3.
+TEST_F(Cache, RemembersCuts) {
+  SelectionRule rule;
+  rule.buckets = {{64, 64, 0}};
+  rule.max_frames = 17;
+  const auto writer = create_video(root_ + "/joined", 64, 64, 16);
+  for (const auto& [name, count] : {std::pair{"bunny-wakes", 9}, std::pair{"street", 8}}) {
+    const HostTensor v = load_clip(root_ + "/clips/" + name + ".mp4", rule).video;
+    for (int64_t t = 0; t < count; ++t) writer->write(picture_from_planes(v.f32() + t * 64 * 64, 17 * 64 * 64, 64, 64));
+  }
+  writer->close();
+  fs::remove_all(root_ + "/clips");
+  fs::create_directories(root_ + "/clips");
+  fs::rename(root_ + "/joined", root_ + "/clips/joined");
+  put(root_ + "/clips/joined.txt", "two shots");
+  for (int i = 0; i < 2; ++i) {
+    const EncodeReport report = run();
+    ASSERT_EQ(report.kept, 1);
+    EXPECT_EQ(report.clips[0].facts.cuts, std::vector<int64_t>{9});
+    EXPECT_EQ(report.encoded, 1 - i) << "the second run finds it in the cache";
+    EXPECT_EQ(LatentCache::open(cache()).info(0).latent_cuts, std::vector<int64_t>{3});
+  }
+  const std::string index = cache() + "/index.json", good = read_file(index);
+  for (const char* bad : {"5", "0", "-1", "1.5", "\"3\"", "3, 3"}) {
+    std::string text = good;
+    const size_t at = text.find("\"latent_cuts\""), open = text.find('[', at), close = text.find(']', at);
+    put(index, text.replace(open + 1, close - open - 1, bad));
+    EXPECT_THROW(LatentCache::open(cache()), Error) << bad;
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "data/cache.h"
 #include "io/model_directory.h"
 #include "train/training_data.h"
 #include "training_fixture.h"
@@ -141,6 +142,36 @@ TEST(Epochs, MetricsOfAResumedRunAreOneLineAStep) {
   int step = 0;
   while (std::getline(lines, line)) EXPECT_TRUE(line.starts_with(fmt::format("{{\"step\":{},", ++step))) << line;
   EXPECT_EQ(step, 8);
+}
+
+TEST(Epochs, BatchesHoldTheShotsOfTheirSamples) {
+  const Workplace w(AttentionKind::kDsa, std::vector<Shape>(2, {16, 4, 4, 4}));
+  const std::string path = w.folder / "cache";
+  const LatentCache cache = LatentCache::open(path);
+  std::vector<CachedClip> clips{cache.info(0), cache.info(1)};
+  EXPECT_TRUE(open(w, {"data.batch_size=2"})->batch(1, 0).shots.empty());
+  clips[1].latent_cuts = {1, 3};
+  write_cache_index(path, cache_identity(w.config), clips);
+  const auto data = open(w, {"data.batch_size=2", "train.max_train_steps=4"});
+  for (int64_t step = 1; step <= 4; ++step) {
+    const HostBatch b = data->batch(step, 0);
+    ASSERT_EQ(b.shots.size(), 16u);
+    EXPECT_EQ(b.view().shots, b.shots.data());
+    const float second = cache.clip(1).text.elements() ? reinterpret_cast<const float*>(cache.clip(1).text.data)[0] : 0;
+    for (size_t i = 0; i < 2; ++i) {
+      const bool cut = b.text.f32()[static_cast<int64_t>(i) * (b.text.elements() / 2)] == second;
+      const auto table = [&](size_t which) {
+        const auto from = b.shots.begin() + static_cast<std::ptrdiff_t>(8 * which + 4 * i);
+        return std::vector<int32_t>(from, from + 4);
+      };
+      EXPECT_EQ(table(0), cut ? (std::vector<int32_t>{0, 1, 1, 3}) : std::vector<int32_t>(4, 0));
+      EXPECT_EQ(table(1), cut ? (std::vector<int32_t>{0, 2, 2, 3}) : std::vector<int32_t>(4, 3));
+    }
+  }
+  const std::string cut = train(w.run("cut", {"data.batch_size=2", "train.max_train_steps=2"})).state_hash;
+  clips[1].latent_cuts = {};
+  write_cache_index(path, cache_identity(w.config), clips);
+  EXPECT_NE(train(w.run("whole", {"data.batch_size=2", "train.max_train_steps=2"})).state_hash, cut) << "the model sees them";
 }
 
 }  // namespace
