@@ -38,6 +38,30 @@ __device__ __forceinline__ void load_floats(float (&x)[V], const bf16* p) {
   }
 }
 
+// A tensor whose type is known at run time, for kernels that memory bounds.
+struct AnyElements {
+  const void* data;
+  bool is_bf16;
+  AnyElements(const void* p, DType t) : data(p), is_bf16(t == DType::kBF16) {}
+  __device__ float at(int64_t i) const {
+    return is_bf16 ? prim::widen(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i];
+  }
+};
+
+// A thread an element, 256 a block.
+inline dim3 element_grid(int64_t n) { return dim3(static_cast<unsigned>((n + 255) / 256)); }
+inline dim3 element_block() { return dim3(256); }
+__device__ __forceinline__ int64_t element_index() { return int64_t{blockIdx.x} * 256 + threadIdx.x; }
+
+// The sum over a block of four warps, in every thread; `part` is four floats of shared memory.
+__device__ __forceinline__ float block_sum(float* part, float x) {
+  x = prim::warp_sum(x);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+  __syncthreads();
+  return part[0] + part[1] + part[2] + part[3];
+}
+
 // Whether all of these can be read 16 bytes at a time in rows of `d` elements.
 template <class... P>
 bool aligned_rows(int64_t d, int64_t unit, const P*... pointers) {

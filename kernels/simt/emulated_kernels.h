@@ -3,6 +3,8 @@
 #pragma once
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/dsa/dsa_cuda.h"
+#include "kernels/dsa/offset_net_cuda.h"
+#include "kernels/dsa/pooled_cuda.h"
 
 namespace megaslide::emulated {
 
@@ -16,5 +18,11 @@ inline constexpr Kernel<WindowForward> window_attention_forward{"window_attentio
                                                                 &window_attention_forward_cost};
 inline constexpr Kernel<WindowBackward> window_attention_backward{"window_attention_backward", &cuda::window_attention_backward,
                                                                   nullptr, &window_attention_backward_cost};
+inline constexpr Kernel<OffsetNetForward> offset_net_forward{"offset_net_forward", &cuda::offset_net_forward, nullptr,
+                                                             &offset_net_forward_cost};
+inline constexpr Kernel<OffsetNetBackward> offset_net_backward{"offset_net_backward", &cuda::offset_net_backward, nullptr,
+                                                               &offset_net_backward_cost};
+inline constexpr Kernel<PooledForward> pooled_forward{"pooled_forward", &cuda::pooled_forward, nullptr, &pooled_forward_cost};
+inline constexpr Kernel<PooledBackward> pooled_backward{"pooled_backward", &cuda::pooled_backward, nullptr, &pooled_backward_cost};
 
 }  // namespace megaslide::emulated

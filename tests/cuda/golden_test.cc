@@ -31,11 +31,12 @@ TEST(Cuda, stored_cases_pass) {
       EXPECT_TRUE(check.ok) << to_json_line(check);
       ++checked;
     }
-  EXPECT_GE(checked, 32u);
+  EXPECT_GE(checked, 54u);
 }
 
 // The same bits whichever thread runs first: one case of each mode and kind.
-constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts", "dense", "window_333_odd"};
+constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts", "dense", "window_333_odd",
+                                      "pooled_tiny", "offset_net_rigid"};
 
 TEST(Cuda, same_bits_in_every_schedule) {
   InlineStream stream;
@@ -56,6 +57,20 @@ TEST(Cuda, same_bits_in_every_schedule) {
   }
   simt::set_options({});
   EXPECT_GE(compared, 8 * std::size(kScheduled));
+}
+
+// A check that cannot fail is none.
+TEST(Cuda, wrong_results_are_noticed) {
+  InlineStream stream;
+  for (const StoredCase& good : stored_cases()) {
+    if (good.name != "slice_h1" && good.name != "window_gt_grid_odd" && good.name != "offset_net_rigid") continue;
+    const auto errors = check_emulated(good, stream).front().error;
+    for (const auto& [tensor, error] : errors) {
+      StoredCase c = good;
+      for (float& x : c.tensors[tensor]) x *= 1.25f;
+      EXPECT_FALSE(check_emulated(c, stream).front().ok) << c.name << " " << tensor;
+    }
+  }
 }
 
 TEST(Cuda, bands_of_frames_change_no_bit) {
