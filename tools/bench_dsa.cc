@@ -1,33 +1,21 @@
 // bench-dsa: measures attention operators, and checks them against stored cases.
 #include <CLI/CLI.hpp>
 
+#include "bench_dsa_modes.h"
 #include "attention_check/bench.h"
-#include "attention_check/check.h"
+#include "attention_check/variants.h"
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "common/flags.h"
 #include "common/run_tool.h"
 
 using namespace megaslide;
 
-namespace {
-
-int check(Tool& tool, const std::vector<std::string>& files) {
-  InlineStream stream(tool.flags.threads);
-  const StoredCase c = load_stored_case(files[0], files.size() > 1 ? files[1] : case_json_path(files[0]));
-  bool ok = true;
-  for (const KernelCheck& result : check_case(c, stream)) {
-    tool.print("{}\n", to_json_line(result));
-    ok = ok && result.ok;
-  }
-  return ok ? 0 : 3;
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   BenchOptions o;
   std::vector<std::string> files, ops{"dense", "window", "dsa"};
-  std::string dtype = "fp32", mode = "full", reach;
+  std::string dtype = "fp32", mode = "full", reach, instruction_set, kernel = "auto", plot;
+  int64_t doublings = 0;
   CLI::Option* grid = nullptr;
   const ToolInfo info{.name = "bench-dsa",
                       .summary = "Measures dense, window and 3D deformable slide attention: time, FLOP/s, memory, error against fp64. "
@@ -46,13 +34,17 @@ int main(int argc, char** argv) {
     add_integer(app, "--groups", o.groups, 1, 1 << 16, "Offset groups; default 4, at most the heads")->group("Operator");
     app.add_option("--ops", ops, "Operators: dense, dense-materialised, window, dsa; default dense,window,dsa")->delimiter(',')->type_name("NAME,...")->group("Operator");
     add_choice(app, "--dtype", dtype, {"bf16", "fp32"}, "Type of q, k and v; default fp32")->group("Operator");
+    add_choice(app, "--dsa-kernel", kernel, {"auto", "gather", "tile"}, "Kernel of dsa; default auto")->group("Operator");
+    add_choice(app, "--instruction-set", instruction_set, {"amx", "avx512-bf16", "avx512", "avx2", "baseline"}, "No better one than this; with --check this one alone")->group("Operator");
     app.add_flag("--backward", o.backward, "Gradients too")->group("Measurement");
     add_integer(app, "--repeat", o.repeat, 1, 1000000, "Runs; the median counts; default 3")->group("Measurement");
-    app.add_option("--check", files, "A stored case, and its parameters unless they lie beside it; exit 3 where a kernel is off")
+    add_integer(app, "--doublings", doublings, 0, 20, "Measure with 2, 4, ... 2^N times the frames too; default 0")->group("Measurement");
+    app.add_option("--plot", plot, "SVG of time and peak memory against tokens")->type_name("FILE.svg")->group("Measurement");
+    app.add_option("--check", files, "A stored case, and its parameters unless they lie beside it, or a folder of cases; exit 3 where a kernel is off")
         ->expected(1, 2)->type_name("CASE.safetensors [CASE.json]")->group("Check");
   };
   return run_tool(argc, argv, info, setup, [&](Tool& tool) {
-    if (!files.empty()) return check(tool, files);
+    if (!files.empty()) return check(tool, files, instruction_set);
     if (grid->count() == 0) throw usage_error("nothing to do", "give --grid TxHxW to measure, or --check CASE.safetensors");
     if (!reach.empty()) o.reach = parse_reach(reach);
     if (mode != "full") o.mode = mode == "slice" ? DsaOffsetMode::kSlice : DsaOffsetMode::kRigid;
@@ -61,12 +53,10 @@ int main(int argc, char** argv) {
     o.threads = tool.flags.threads;
     o.groups = std::min(o.groups, o.heads);
     for (const std::string& op : ops) validate_operator(op);
-    if (!tool.flags.json) tool.print("{}\n", table_header());
-    for (const std::string& op : ops) {
-      const BenchRow row = bench_operator(op, o);
-      tool.print("{}\n", tool.flags.json ? to_json_line(row) : to_table_line(row));
-      tool.flush();
-    }
+    if (!instruction_set.empty()) limit_instruction_set(instruction_set);
+    limit_dsa_kernel(kernel == "auto" ? DsaKernel::kAuto : kernel == "tile" ? DsaKernel::kTile : DsaKernel::kGather);
+    const std::vector<BenchRow> rows = measure(tool, ops, o, doublings);
+    if (!plot.empty()) write_file_atomic(plot, to_svg(rows));
     return 0;
   });
 }

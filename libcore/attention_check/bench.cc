@@ -15,6 +15,7 @@
 #include "attention_check/peak_memory.h"
 #include "attention_check/reference.h"
 #include "base/philox.h"
+#include "base/svg.h"
 #include "kernels/attention/attention_literal.h"
 #include "kernels/dsa/dsa_literal.h"
 #include "tensor/tensor.h"
@@ -198,8 +199,10 @@ double output_error(const Operator& op, BenchTensors& x, const BenchOptions& o) 
   return worst;
 }
 
-BenchRow measure(const std::string& name, const BenchOptions& o) {
-  BenchRow row{name, o.grid, o.batch * tokens_of(o), o.dtype};
+BenchRow measure(const std::string& name, const BenchOptions& o, const MachinePeaks& peaks) {
+  BenchRow row;
+  row.op = name, row.grid = o.grid, row.tokens = o.batch * tokens_of(o), row.dtype = o.dtype;
+  if (name == "dsa") row.kernel = dsa_kernel_of(dsa_shape(o), o.dtype).kernel == DsaKernel::kTile ? "tile" : "gather";
   const PeakMemory peak;
   InlineStream stream(o.threads);
   BenchTensors x(o, stream);
@@ -213,7 +216,9 @@ BenchRow measure(const std::string& name, const BenchOptions& o) {
     row.flop += op.backward_cost.flops, row.bytes += op.backward_cost.bytes;
   }
   row.peak_bytes = peak.bytes();
-  row.tflops = row.flop / (row.forward_ms + std::max(row.backward_ms, 0.0)) * 1e-9;
+  const double ms = row.forward_ms + std::max(row.backward_ms, 0.0);
+  row.tflops = row.flop / ms * 1e-9;
+  row.roofline = roofline_share(peaks, row.flop, row.bytes, ms * 1e-3);
   row.max_relative_error = output_error(op, x, o);
   return row;
 }
@@ -247,7 +252,7 @@ void validate_operator(const std::string& op) {
   throw usage_error(fmt::format("no operator is called \"{}\"", op), "use dense, dense-materialised, window or dsa");
 }
 
-BenchRow bench_operator(const std::string& op, const BenchOptions& o) {
+BenchRow bench_operator(const std::string& op, const BenchOptions& o, const MachinePeaks& peaks) {
   validate(o);
   validate_operator(op);
   // On a thread of its own: its scratch goes with it, and does not count for the next operator.
@@ -255,7 +260,7 @@ BenchRow bench_operator(const std::string& op, const BenchOptions& o) {
   std::exception_ptr failure;
   std::thread worker([&] {
     try {
-      row = measure(op, o);
+      row = measure(op, o, peaks);
     } catch (const std::bad_alloc&) {
       failure = std::make_exception_ptr(
           Error(fmt::format("{}: not enough memory for {} tokens", op, tokens_of(o)), "use a smaller --grid"));
@@ -274,20 +279,45 @@ std::string to_json_line(const BenchRow& r) {
   j["backward_ms"] = r.backward_ms < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(r.backward_ms);
   j["flop"] = static_cast<int64_t>(r.flop), j["tflops"] = r.tflops, j["bytes"] = static_cast<int64_t>(r.bytes);
   j["peak_bytes"] = r.peak_bytes < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(r.peak_bytes);
+  j["roofline"] = r.roofline;
   j["max_relative_error"] = r.max_relative_error;
+  if (!r.kernel.empty()) j["kernel"] = r.kernel;
   return j.dump();
 }
 
 std::string table_header() {
-  return fmt::format("{:<19}{:>9} {:>5}{:>12}{:>13}{:>10}{:>9}{:>11}{:>11}", "operator", "tokens", "type", "forward ms",
-                     "backward ms", "Gflop", "Gflop/s", "peak MiB", "error");
+  return fmt::format("{:<19}{:>9} {:>5}{:>12}{:>13}{:>10}{:>9}{:>10}{:>11}{:>11}", "operator", "tokens", "type", "forward ms",
+                     "backward ms", "Gflop", "Gflop/s", "roofline", "peak MiB", "error");
 }
 std::string to_table_line(const BenchRow& r) {
-  return fmt::format("{:<19}{:>9} {:>5}{:>12.3f}{:>13}{:>10.3g}{:>9.1f}{:>11}{:>11.1e}", r.op, r.tokens,
+  return fmt::format("{:<19}{:>9} {:>5}{:>12.3f}{:>13}{:>10.3g}{:>9.1f}{:>9.1f}%{:>11}{:>11.1e}",
+                     r.kernel.empty() ? r.op : fmt::format("{} ({})", r.op, r.kernel), r.tokens,
                      r.dtype == DType::kBF16 ? "bf16" : "fp32", r.forward_ms,
                      r.backward_ms < 0 ? "-" : fmt::format("{:.3f}", r.backward_ms), r.flop * 1e-9, r.tflops * 1e3,
-                     r.peak_bytes < 0 ? "-" : fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1048576),
+                     100 * r.roofline, r.peak_bytes < 0 ? "-" : fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1048576),
                      r.max_relative_error);
+}
+
+std::string to_svg(const std::vector<BenchRow>& rows) {
+  std::vector<Series> time, memory;
+  for (const BenchRow& r : rows) {
+    if (time.empty() || time.back().name != r.op) {
+      time.push_back({.name = r.op});
+      memory.push_back({.name = r.op});
+    }
+    const auto tokens = static_cast<double>(r.tokens);
+    time.back().x.push_back(tokens), time.back().y.push_back((r.forward_ms + std::max(r.backward_ms, 0.0)) * 1e-3);
+    memory.back().x.push_back(tokens), memory.back().y.push_back(static_cast<double>(r.peak_bytes) * 1e-6);
+  }
+  constexpr int kWidth = 720, kHeight = 360;
+  const auto chart = [&](const char* title, const char* label, const std::vector<Series>& series) {
+    return line_chart({.title = title, .x_label = "tokens", .y_label = label, .width = kWidth, .height = kHeight, .log_x = true, .log_y = true, .markers = true},
+                      series);
+  };
+  const bool both = !rows.empty() && rows.front().backward_ms >= 0;
+  return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\">\n{2}\n<g transform=\"translate(0 {3})\">\n{4}\n</g>\n</svg>\n",
+                     kWidth, 2 * kHeight, chart(both ? "Time, forward and backward" : "Time, forward", "seconds", time), kHeight,
+                     chart("Peak memory, inputs and results included", "MB", memory));
 }
 
 }  // namespace megaslide

@@ -3,7 +3,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "attention_check/peaks.h"
 #include "kernels/dsa/dsa.h"
 #include "tensor/dtype.h"
 
@@ -25,6 +27,7 @@ struct BenchOptions {
 
 struct BenchRow {
   std::string op;
+  std::string kernel;          // of dsa: "tile" or "gather"; else empty
   std::array<int64_t, 3> grid;
   int64_t tokens = 0;
   DType dtype = DType::kF32;
@@ -34,6 +37,7 @@ struct BenchRow {
   double tflops = 0;           // flop over the time of all that was run
   double bytes = 0;            // of its tensors, once each
   int64_t peak_bytes = 0;      // measured: resident memory above what was there before, inputs included
+  double roofline = 0;         // the least time that the machine's peaks allow for flop and bytes, over the time taken
   double max_relative_error = 0;  // of the output rows of up to 64 queries and heads, against fp64
 };
 
@@ -45,10 +49,12 @@ void validate(const BenchOptions& o);
 
 // dense, dense-materialised, window or dsa; a usage Error for any other name.
 void validate_operator(const std::string& op);
-BenchRow bench_operator(const std::string& op, const BenchOptions& o);
+BenchRow bench_operator(const std::string& op, const BenchOptions& o, const MachinePeaks& peaks);
 
 std::string to_json_line(const BenchRow& row);
 std::string table_header();
 std::string to_table_line(const BenchRow& row);
+// Time and peak memory against tokens, both axes logarithmic: an SVG with a line an operator.
+std::string to_svg(const std::vector<BenchRow>& rows);
 
 }  // namespace megaslide

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention_check/run_kernels.h"
+#include "attention_check/variants.h"
 
 namespace megaslide {
 namespace {
@@ -67,7 +68,7 @@ double relative_error(const std::vector<double>& a, const std::vector<T>& b) {
 template double relative_error(const std::vector<double>&, const std::vector<float>&);
 template double relative_error(const std::vector<double>&, const std::vector<double>&);
 
-std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream) {
+std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream, const std::string& only) {
   const NamedResults f64 = reference_results(c, Arithmetic::kF64), f32 = reference_results(c, Arithmetic::kF32);
   const NamedResults bf16 = reference_results(c, Arithmetic::kBf16);
   std::vector<KernelCheck> checks;
@@ -75,12 +76,11 @@ std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream) {
   for (const auto& entry : f64) floor[entry.first] = kFloor;
   checks.push_back(compare(c, "reference", f64, floor));
   checks.push_back(compare(c, "reference_fp32", f32, tolerances(c.kind, f64, bf16, f32, true)));
-  for (const TestedKernel& kernel : tested_kernels(c.kind)) {
-    checks.push_back(compare(c, kernel.name, kernel.run(c, DType::kF32, stream), tolerances(c.kind, f64, bf16, f32, false)));
-    if (kernel.takes_bf16)
-      checks.push_back(compare(c, std::string(kernel.name) + "_bf16", kernel.run(c, DType::kBF16, stream),
-                               tolerances(c.kind, f64, bf16, f32, true)));
-  }
+  for (const TestedKernel& kernel : tested_kernels(c.kind))
+    for (const Variant& v : variants_of(c.kind, kernel.name, kernel.takes_bf16, only)) {
+      const ForcedVariant forced(v);
+      checks.push_back(compare(c, v.name, kernel.run(c, v.dtype, stream), tolerances(c.kind, f64, bf16, f32, v.dtype == DType::kBF16)));
+    }
   return checks;
 }
 

@@ -13,13 +13,14 @@ namespace megaslide {
 
 struct KernelCheck {
   std::string case_name;
-  std::string kernel;  // "reference", "gather", "gather_bf16" …: `_bf16` where q, k and v are bf16
+  std::string kernel;  // "reference", or a Variant's name: "gather", "tile_bf16_amx" …
   // Relative L2 errors and what is allowed, by tensor.
   std::map<std::string, double> error, tolerance;
   bool ok = true;
 };
 
-std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream);
+// `only`: an instruction set (variants.h) instead of all.
+std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream, const std::string& only = {});
 
 // {case, kernel, out, dq, dk, dv, doffsets, lse, …, ok, tolerance: {…}} on one line; null where a kind has no such tensor.
 std::string to_json_line(const KernelCheck& check);

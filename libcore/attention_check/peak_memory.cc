@@ -23,6 +23,8 @@ int64_t status_bytes(const std::string& key) {
 
 PeakMemory::PeakMemory() {
 #ifdef __GLIBC__
+  // Else the threshold grows with what is freed, and what a large run frees stays resident under the next one.
+  mallopt(M_MMAP_THRESHOLD, 1 << 18);
   malloc_trim(0);
 #endif
   std::ofstream out("/proc/self/clear_refs");

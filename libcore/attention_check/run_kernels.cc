@@ -28,7 +28,7 @@ struct AttentionTensors {
   HostTensor q, k, v, dout, out, lse, dq, dk, dv;
 };
 
-NamedResults run_gather(const StoredCase& c, DType dtype, Stream& stream) {
+NamedResults run_dsa(const StoredCase& c, DType dtype, Stream& stream) {
   const DsaShape s = c.dsa_shape();
   AttentionTensors x(c, dtype, c.batch * c.tokens() * c.heads);
   HostTensor offsets = stored(c, "offsets", DType::kF32), doffsets = floats(c.at("offsets").size());
@@ -148,7 +148,7 @@ NamedResults run_motion(const StoredCase& c, DType dtype, Stream& stream) {
 
 const std::vector<TestedKernel>& tested_kernels(CaseKind kind) {
   static const std::map<CaseKind, std::vector<TestedKernel>> kernels{
-      {CaseKind::kDsa, {{"gather", true, &run_gather}}},
+      {CaseKind::kDsa, {{"dsa", true, &run_dsa}}},
       {CaseKind::kDense, {{"dense", true, &run_dense}, {"dense-materialised", true, &run_materialised}}},
       {CaseKind::kWindow, {{"window", true, &run_window}}},
       {CaseKind::kPooled, {{"pooled", true, &run_pooled}}},

@@ -1,5 +1,7 @@
 // The kernels under test, on a stored case: tensors in, named results out.
 #pragma once
+#include <vector>
+
 #include "attention_check/reference.h"
 #include "kernels/stream.h"
 #include "tensor/dtype.h"
@@ -12,7 +14,7 @@ struct TestedKernel {
   NamedResults (*run)(const StoredCase&, DType, Stream&);
 };
 
-// Those that can run cases of this kind, without the reference.
+// The CPU's that can run cases of this kind, without the reference; "dsa" runs whichever kernel limit_dsa_kernel() says.
 const std::vector<TestedKernel>& tested_kernels(CaseKind kind);
 
 }  // namespace megaslide
