@@ -8,6 +8,7 @@
 
 #include "kernels/dsa/dsa_gather.h"
 #include "kernels/dsa/dsa_tile.h"
+#include "kernels/tile/unit.h"
 
 namespace megaslide {
 namespace {
@@ -18,6 +19,13 @@ constexpr int64_t kTileBytes = int64_t{16} << 20;
 // Kernel B multiplies every key of the halo, in products of 16 and more; the literal definition reads 8 corners a slot
 // in scalar code, at about a fiftieth of the rate.
 constexpr int64_t kKeysASlot = 8 * 50;
+
+// Kernel B pads: rows to 2, columns to 16, queries to 16, numbers of a head to 16 or 32. Beyond this factor in all, A's
+// exact blocks are faster even than tile units (measured: 300x1x1 tokens at 512, heads of 16 on tile units).
+constexpr int64_t kPadding = 4, kNumbersForUnit = 32;
+// In fp32 vectors both kernels do the same products, B on a larger halo; it wins by what it does once for 32 queries
+// instead of 16, from about this many samples on (measured at heads of 64 and 128: x0.8 at 75, x1.1 at 147).
+constexpr int64_t kSlotsForVectors = 100;
 
 std::atomic<DsaKernel> only_kernel{DsaKernel::kAuto};
 
@@ -102,8 +110,15 @@ DsaKernelChoice dsa_kernel_of(const DsaShape& s, DType dtype) {
   int64_t slots = 1;
   const int64_t length[3] = {s.frames, s.height, s.width};
   for (int a = 0; a < 3; ++a) slots *= std::min(s.kernel[a], length[a]);
-  if (only == DsaKernel::kAuto && tiling.largest.planes * dsa_plane_keys(tiling.largest) > kKeysASlot * slots)
+  if (only == DsaKernel::kTile) return {DsaKernel::kTile, ""};
+  if (tiling.largest.planes * dsa_plane_keys(tiling.largest) > kKeysASlot * slots)
     return {DsaKernel::kGather, "the halo of a tile is far larger than what it samples"};
+  if (tiling.padding() > kPadding) return {DsaKernel::kGather, "a tile is mostly padding"};
+  if (dtype == DType::kBF16 && tile_unit() != TileUnit::kNone) {
+    if (s.head_dim < kNumbersForUnit) return {DsaKernel::kGather, "heads are narrower than the tile unit"};
+  } else if (slots < kSlotsForVectors) {
+    return {DsaKernel::kGather, "windows of few samples gain nothing from tiles of vectors"};
+  }
   return {DsaKernel::kTile, ""};
 }
 

@@ -57,8 +57,8 @@ using DsaBackward = void(Stream&, float* dq, float* dk, float* dv, float* doffse
                          void* workspace, DsaShape shape, DType dtype);
 
 // The CPU's two kernels (spec §3): A, gather, and B, halo tiles. Both take every shape; B multiplies whole tiles of
-// queries and keys and wins wherever the halo of a tile is not far larger than what it samples. In bf16 on a tile unit
-// (kernels/tile/unit.h) B rounds dout and the softmax weights to bf16 as operands.
+// queries and keys, on the tile unit in bf16 (kernels/tile/unit.h; dout and the softmax weights are then rounded to bf16
+// as operands), else in fp32 vectors. It is taken where its padding and its halo cost less than they gain.
 enum class DsaKernel { kAuto, kGather, kTile };
 struct DsaKernelChoice {
   DsaKernel kernel;    // kGather or kTile

@@ -17,10 +17,14 @@ struct DsaTiling {
   int64_t tile_h, tile_w;
   int64_t bands, across;  // tiles along h and w of a frame
   DsaHalo largest;        // no halo has more planes, rows or columns
+  int64_t padding() const { return padding_; }  // keys and queries multiplied, over those that are there, rounded down
   int64_t row;            // floats from a query's scores to the next's: all keys and one to spare, odd in cache lines
   // A piece walks through this many frames, so that it packs a frame of keys once for all the frames that read it; what
   // it keeps of their samples bounds the number.
   int64_t forward_frames, backward_frames;
+
+ private:
+  int64_t padding_;
 };
 
 // One tile of one sample.

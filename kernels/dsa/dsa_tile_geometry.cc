@@ -60,7 +60,9 @@ DsaTiling::DsaTiling(const DsaShape& s) {
       }
     }
   largest.planes = halo(0, s.frames, 1);
-  largest.rows_there = largest.rows, largest.columns_there = largest.columns;
+  largest.rows_there = halo(1, s.height, tile_h), largest.columns_there = halo(2, s.width, tile_w);
+  padding_ = dsa_plane_keys(largest) * up(tile_h * tile_w, 16) /
+             (largest.rows_there * largest.columns_there * tile_h * tile_w);
   largest.first = 0, largest.row_tokens = s.width, largest.plane_tokens = s.height * s.width;
   // Sample positions of a tile, [slot][32]: 16 bytes, and backward 28 more. They are read once a head, in order, so they
   // may overflow the second-level cache.

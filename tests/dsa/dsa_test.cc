@@ -14,15 +14,8 @@
 namespace megaslide {
 namespace {
 
+using testing_support::expect_kernels_agree;
 using testing_support::fill_inputs;
-
-// Both kernels.
-void expect_kernels_agree(const StoredCase& c, const std::string& what) {
-  for (const DsaKernel kernel : {DsaKernel::kGather, DsaKernel::kAuto}) {
-    const testing_support::OneDsaKernel forced(kernel);
-    testing_support::expect_kernels_agree(c, fmt::format("{}, kernel {}", what, static_cast<int>(kernel)));
-  }
-}
 
 struct Spec {
   std::array<int64_t, 3> grid{3, 5, 6}, kernel{3, 3, 3};

@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "attention_check/run_kernels.h"
 #include "kernels/attention/scratch.h"
@@ -16,6 +17,7 @@
 namespace megaslide {
 namespace {
 
+using testing_support::expect_kernels_agree;
 using testing_support::fill_inputs;
 using testing_support::OneDsaKernel;
 using testing_support::OneTileUnit;
@@ -74,6 +76,7 @@ class Guarded {
 
 // Forward and `repeats` backward passes on one thread whose working memory holds NaN.
 NamedResults run_poisoned(const StoredCase& c, DType dtype, int repeats = 1) {
+  const OneDsaKernel forced(DsaKernel::kTile);
   const DsaShape s = c.dsa_shape();
   EXPECT_EQ(dsa_kernel_of(s, dtype).kernel, DsaKernel::kTile);
   Guarded q(c.at("q"), dtype), k(c.at("k"), dtype), v(c.at("v"), dtype), o(c.at("offsets"), DType::kF32);
@@ -95,7 +98,8 @@ NamedResults run_poisoned(const StoredCase& c, DType dtype, int repeats = 1) {
           {"dk", dk.values()},   {"dv", dv.values()},   {"doffsets", doffsets.values()}};
 }
 
-NamedResults run(const StoredCase& c, DType dtype, int threads = 2) {
+NamedResults run(const StoredCase& c, DType dtype, int threads = 2, DsaKernel kernel = DsaKernel::kTile) {
+  const OneDsaKernel forced(kernel);
   InlineStream stream(threads);
   return tested_kernels(CaseKind::kDsa).front().run(c, dtype, stream);
 }
@@ -105,12 +109,7 @@ NamedResults run(const StoredCase& c, DType dtype, int threads = 2) {
 double difference_allowed(DType dtype) { return dtype == DType::kF32 ? 64 * 0x1p-24 : 0x1p-7; }
 
 void expect_agrees_with_gather(const StoredCase& c, const std::string& what) {
-  NamedResults gather;
-  {
-    const OneDsaKernel forced(DsaKernel::kGather);
-    gather = run(c, DType::kF32);
-  }
-  const OneDsaKernel forced(DsaKernel::kTile);
+  const NamedResults gather = run(c, DType::kF32, 2, DsaKernel::kGather);
   for_each_unit([&] {
     for (const DType dtype : kTypes)
       for (const auto& [name, values] : run_poisoned(c, dtype))
@@ -118,15 +117,10 @@ void expect_agrees_with_gather(const StoredCase& c, const std::string& what) {
   });
 }
 
-void expect_agrees(const StoredCase& c, const std::string& what) {
-  const OneDsaKernel forced(DsaKernel::kTile);
-  for_each_unit([&] { testing_support::expect_kernels_agree(c, what); });
-}
-
 TEST(DsaTile, modes_on_every_unit) {
   for (const DsaOffsetMode mode : kModes) {
     const StoredCase c = make_case({.kernel = {3, 5, 5}, .mode = mode});
-    expect_agrees(c, "mode");
+    expect_kernels_agree(c, "mode");
     expect_agrees_with_gather(c, "mode");
   }
 }
@@ -148,7 +142,7 @@ TEST(DsaTile, windows_larger_than_the_grid) {
   for (const std::array<int64_t, 3>& grid : {std::array<int64_t, 3>{1, 1, 1}, {1, 1, 7}, {1, 6, 1}, {5, 1, 1}, {2, 3, 4}, {1, 40, 2}})
     for (const DsaOffsetMode mode : kModes) {
       const StoredCase c = make_case({.grid = grid, .kernel = {3, 5, 5}, .mode = mode});
-      expect_agrees(c, fmt::format("{} {} {}", grid[0], grid[1], grid[2]));
+      expect_kernels_agree(c, fmt::format("{} {} {}", grid[0], grid[1], grid[2]));
     }
 }
 
@@ -159,14 +153,14 @@ TEST(DsaTile, reaches_and_idle_axes) {
 
 TEST(DsaTile, head_sizes_and_groups) {
   for (const int64_t d : {1, 30, 64, 71, 128})
-    expect_agrees(make_case({.grid = {2, 5, 7}, .heads = 3, .head_dim = d, .groups = 2, .batch = 2}), fmt::format("d {}", d));
+    expect_kernels_agree(make_case({.grid = {2, 5, 7}, .heads = 3, .head_dim = d, .groups = 2, .batch = 2}), fmt::format("d {}", d));
 }
 
 TEST(DsaTile, shots) {
   for (const DsaOffsetMode mode : kModes) {
     StoredCase c = make_case({.grid = {7, 3, 4}, .kernel = {3, 3, 3}, .reach = {2, 1, 1}, .mode = mode});
     c.t_lo = {0, 0, 2, 2, 2, 2, 6}, c.t_hi = {1, 1, 5, 5, 5, 5, 6};
-    expect_agrees(c, "shots");
+    expect_kernels_agree(c, "shots");
   }
 }
 
@@ -174,7 +168,7 @@ TEST(DsaTile, large_logits) {
   for (const double spread : {1, 4, 16}) {
     StoredCase c = make_case({.head_dim = 32});
     fill_inputs(c, spread);
-    expect_agrees(c, fmt::format("q × {}", spread));
+    expect_kernels_agree(c, fmt::format("q × {}", spread));
   }
 }
 
@@ -184,17 +178,16 @@ TEST(DsaTile, offsets_along_one_axis) {
     auto& o = c.tensors["offsets"];
     for (size_t i = 0; i < o.size(); ++i)
       if (i % 3 != axis) o[i] = 0;
-    expect_agrees(c, fmt::format("axis {}", axis));
+    expect_kernels_agree(c, fmt::format("axis {}", axis));
   }
 }
 
 TEST(DsaTile, wild_offsets_saturate_and_nan_stays_with_its_query) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   StoredCase c = make_case({.groups = 1});
   auto& o = c.tensors["offsets"];
   const float wild[] = {1e20f, -1e20f, 3.4e38f, -3.4e38f, INFINITY, -INFINITY};
   for (size_t i = 0; i < o.size(); ++i) o[i] = wild[i * 7 % 6];
-  expect_agrees(c, "saturated");
+  expect_kernels_agree(c, "saturated");
   const int64_t count = dsa_offset_count(c.dsa_shape()), query = 137, row = c.heads * c.head_dim;
   o[static_cast<size_t>(query * count + 5)] = NAN;
   for_each_unit([&] {
@@ -207,7 +200,6 @@ TEST(DsaTile, wild_offsets_saturate_and_nan_stays_with_its_query) {
 
 // A spoilt key is read by those who sample it and by nobody else, though it lies in the halo of its neighbours' tiles.
 TEST(DsaTile, spoilt_keys_in_a_halo) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   for (const float spoilt : {NAN, INFINITY, 3e38f})
     for_each_unit([&] {
       StoredCase c = make_case({.grid = {1, 16, 17}, .kernel = {1, 3, 3}, .reach = {0, 2, 2}, .groups = 1});
@@ -232,7 +224,6 @@ TEST(DsaTile, spoilt_keys_in_a_halo) {
 }
 
 TEST(DsaTile, second_shot_leaves_the_first_bit_identical) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   for (const DType dtype : kTypes)
     for (const float poison : {5.0f, NAN}) {
       StoredCase c = make_case({.grid = {6, 4, 5}, .reach = {2, 2, 2}});
@@ -250,7 +241,6 @@ TEST(DsaTile, second_shot_leaves_the_first_bit_identical) {
 }
 
 TEST(DsaTile, batch_of_two_is_two_batches_of_one) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   const StoredCase both = make_case({.batch = 2});
   StoredCase one = both;
   one.batch = 1;
@@ -269,7 +259,6 @@ TEST(DsaTile, batch_of_two_is_two_batches_of_one) {
 }
 
 TEST(DsaTile, same_bits_for_any_thread_count_and_on_repeat) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   const StoredCase c = make_case({.grid = {7, 17, 10}, .heads = 5, .groups = 3});
   for_each_unit([&] {
     for (const DType dtype : kTypes) {
@@ -281,7 +270,6 @@ TEST(DsaTile, same_bits_for_any_thread_count_and_on_repeat) {
 }
 
 TEST(DsaTile, without_a_unit_bf16_is_widened) {
-  const OneDsaKernel forced(DsaKernel::kTile);
   const OneTileUnit none(TileUnit::kNone);
   const StoredCase c = make_case({});  // inputs are exact in bf16
   EXPECT_EQ(run(c, DType::kBF16), run(c, DType::kF32));
@@ -339,23 +327,60 @@ TEST(DsaTile, tiles_cover_every_token_once_and_colours_never_meet) {
 
 TEST(DsaTile, which_kernel_and_why) {
   DsaShape s = shape_of({21, 30, 52}, {3, 7, 7}, 2);
+  s.head_dim = 64;
   for (const DType dtype : kTypes) {
-    EXPECT_EQ(dsa_kernel_of(s, dtype).kernel, DsaKernel::kTile);
+    EXPECT_EQ(dsa_kernel_of(s, dtype).kernel, DsaKernel::kTile) << dsa_kernel_of(s, dtype).reason;
     EXPECT_EQ(dsa_backward_workspace_bytes(s, dtype), 0);
   }
+  const auto why = [](const DsaShape& shape, DType dtype) {
+    const DsaKernelChoice choice = dsa_kernel_of(shape, dtype);
+    return choice.kernel == DsaKernel::kGather ? std::string(choice.reason) : "tile";
+  };
+  DsaShape small = shape_of({21, 30, 52}, {3, 3, 3}, 2);
+  EXPECT_EQ(why(small, DType::kF32), "windows of few samples gain nothing from tiles of vectors");
+  for_each_unit([&] {
+    small.head_dim = 16;
+    if (tile_unit() != TileUnit::kNone) {
+      EXPECT_EQ(why(small, DType::kBF16), "heads are narrower than the tile unit");
+    }
+    small.head_dim = 64;
+    EXPECT_EQ(why(small, DType::kBF16), tile_unit() == TileUnit::kNone ? why(small, DType::kF32) : "tile");
+  });
+  EXPECT_EQ(why(shape_of({300, 1, 1}, {5, 1, 1}, 2), DType::kF32), "a tile is mostly padding");
+  const DsaShape sparse = shape_of({9, 12, 12}, {1, 1, 1}, 40), huge = shape_of({64, 64, 64}, {64, 64, 64}, 1);
+  EXPECT_EQ(why(sparse, DType::kF32), "the halo of a tile is far larger than what it samples");
+  EXPECT_EQ(why(huge, DType::kF32), "the halo of a tile does not fit into its working memory");
   {
-    const OneDsaKernel forced(DsaKernel::kGather);
-    EXPECT_EQ(dsa_kernel_of(s, DType::kBF16).kernel, DsaKernel::kGather);
-    EXPECT_GT(dsa_backward_workspace_bytes(s, DType::kBF16), 0);
+    const OneDsaKernel forced(DsaKernel::kTile);
+    EXPECT_EQ(why(sparse, DType::kF32), "tile");
+    EXPECT_EQ(why(huge, DType::kF32), "the halo of a tile does not fit into its working memory");
   }
-  const DsaShape sparse = shape_of({9, 12, 12}, {1, 1, 1}, 40);
-  EXPECT_EQ(dsa_kernel_of(sparse, DType::kF32).kernel, DsaKernel::kGather);
-  EXPECT_STREQ(dsa_kernel_of(sparse, DType::kF32).reason, "the halo of a tile is far larger than what it samples");
-  const DsaShape huge = shape_of({64, 64, 64}, {64, 64, 64}, 1);
-  const OneDsaKernel forced(DsaKernel::kTile);
-  EXPECT_EQ(dsa_kernel_of(sparse, DType::kF32).kernel, DsaKernel::kTile);
-  EXPECT_EQ(dsa_kernel_of(huge, DType::kF32).kernel, DsaKernel::kGather);
-  EXPECT_STREQ(dsa_kernel_of(huge, DType::kF32).reason, "the halo of a tile does not fit into its working memory");
+  const OneDsaKernel forced(DsaKernel::kGather);
+  EXPECT_EQ(why(s, DType::kBF16), "it was asked for");
+  EXPECT_GT(dsa_backward_workspace_bytes(s, DType::kBF16), 0);
+}
+
+// The stored cases are small and take kernel A by themselves.
+void expect_stored_cases_pass(const std::filesystem::path& folder, int at_least) {
+  int cases = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const StoredCase c = load_stored_case(entry.path().string(), case_json_path(entry.path().string()));
+    if (c.kind != CaseKind::kDsa) continue;
+    ++cases;
+    const OneDsaKernel forced(DsaKernel::kTile);
+    InlineStream stream(2);
+    for (const KernelCheck& check : check_case(c, stream)) EXPECT_TRUE(check.ok) << to_json_line(check);
+  }
+  EXPECT_GE(cases, at_least);
+}
+
+TEST(DsaTile, stored_cases) { expect_stored_cases_pass(MEGASLIDE_TEST_DATA "/dsa", 17); }
+
+TEST(DsaTile, WholeGoldenFolder) {
+  const char* golden = std::getenv("MEGASLIDE_GOLDEN");
+  if (golden == nullptr) GTEST_SKIP() << "MEGASLIDE_GOLDEN names no folder";
+  expect_stored_cases_pass(std::string(golden) + "/dsa", 22);
 }
 
 }  // namespace
