@@ -121,7 +121,7 @@ void search(float* offsets, float* m, float* lse, const Planes& p, const float* 
     const bool live = j < slots.count && other != t;
     const MotionPair pair = p.pair(frame, live ? frame - t + other : frame, piece, beta);
     MotionFound found{};
-    if (live) found = motion_search_piece(pair, Carver(ThreadScratch::get(4 * kMotionSearchArrays * pair.pitch())).take<float>(0));
+    if (live) found = motion_search_piece(pair, reinterpret_cast<float*>(ThreadScratch::get(4 * kMotionSearchArrays * pair.pitch())));
     for (int64_t h = pair.first; h < pair.end; ++h)
       for (int64_t w = 0; w < s.width; ++w) {
         const int64_t token = (frame * s.height + h) * s.width + w;
