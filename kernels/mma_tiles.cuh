@@ -13,6 +13,23 @@ struct MmaTile {
   bf16 at[R][kStride];
 };
 
+// Queues copies of R rows by a block of kMmaThreads. at(r) is where row r starts in `from`, or −1; such rows, and channels
+// from `channels` on, become 0. kVector: rows can be copied 16 bytes at a time.
+constexpr int kMmaThreads = 128;
+template <bool kVector, int R, int D, class At>
+__device__ __forceinline__ void load_rows(MmaTile<R, D>& to, const void* from, int channels, const At& at) {
+  for (int i = static_cast<int>(threadIdx.x); i < R * D / 8; i += kMmaThreads) {
+    const int r = i / (D / 8), c = i % (D / 8) * 8;
+    const int64_t start = at(r);
+    const bf16* p = static_cast<const bf16*>(from) + (start < 0 ? 0 : start) + c;
+    if (kVector && start >= 0 && c < channels) {
+      prim::cp_async_16(&to.at[r][c], p);
+      continue;
+    }
+    for (int j = 0; j < 8; ++j) to.at[r][c + j] = start >= 0 && c + j < channels ? p[j] : bf16{0};
+  }
+}
+
 // Rows [row0, row0 + 16) and channels [c0, c0 + 16) of a tile as the left operand.
 template <int R, int D>
 __device__ __forceinline__ void left_fragment(uint32_t (&a)[4], const MmaTile<R, D>& t, int row0, int c0) {

@@ -8,7 +8,7 @@
 namespace megaslide {
 namespace {
 
-constexpr int kThreads = 128, kRows = 64;
+constexpr int kThreads = kMmaThreads, kRows = 64;
 constexpr int kForwardTile = 64, kBackwardTile = 32;  // backward holds two products and two sums in registers
 
 template <int D>
@@ -28,21 +28,10 @@ struct KeyShared {
   float lse[kBackwardTile], d[kBackwardTile];
 };
 
-// Queues copies of rows [first, first + R); zeros past the sequence's end and its channels. kVector: rows can be
-// copied 16 bytes at a time.
+// Rows [first, first + R) of a sequence; zeros past its end.
 template <bool kVector, int R, int D>
 __device__ void load_tile(MmaTile<R, D>& to, const void* from, const SequenceRows& rows, int first) {
-  const bf16* source = static_cast<const bf16*>(from);
-  for (int i = static_cast<int>(threadIdx.x); i < R * D / 8; i += kThreads) {
-    const int r = i / (D / 8), c = i % (D / 8) * 8;
-    const bool exists = first + r < rows.n;
-    const bf16* p = source + (exists ? rows.at(first + r) : 0) + c;
-    if (kVector && exists && c < rows.head_dim) {
-      prim::cp_async_16(&to.at[r][c], p);
-      continue;
-    }
-    for (int j = 0; j < 8; ++j) to.at[r][c + j] = exists && c + j < rows.head_dim ? p[j] : bf16{0};
-  }
+  load_rows<kVector>(to, from, rows.head_dim, [&](int r) { return first + r < rows.n ? rows.at(first + r) : int64_t{-1}; });
 }
 
 // The same of fp32 rows, rounded.

@@ -4,7 +4,10 @@
 
 namespace megaslide::cuda {
 
-DsaForward dsa_forward;  // no workspace
+// No workspace. Kernel B (dsa_tile_cuda.h), which rounds the softmax weights to bf16 as operands, where it fits; else A.
+DsaForward dsa_forward;
+// Whether calls from here on may take kernel B.
+void allow_dsa_tiles(bool allowed);
 DsaBackward dsa_backward;
 // P and dS of every sample of a band of frames: at most 1 GiB, or one frame's.
 int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);

@@ -3,6 +3,7 @@
 #include "kernels/dsa/dsa_cuda.h"
 
 #include "kernels/dsa/dsa_place.cuh"
+#include "kernels/dsa/dsa_tile_cuda.h"
 #include "kernels/elements.cuh"
 
 namespace megaslide {
@@ -108,9 +109,13 @@ void launch_forward(Stream& stream, const ForwardArgs& x) {
   prim::launch(kernel, warp_grid(x.units), warp_block(), kWarpsPerBlock * sizeof(WarpSamples), stream, x);
 }
 
+bool tiles_allowed = true;
+
 }  // namespace
 
 namespace cuda {
+
+void allow_dsa_tiles(bool allowed) { tiles_allowed = allowed; }
 
 void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
                  const float* offsets, void*, DsaShape s, DType dtype) {
@@ -118,6 +123,7 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
   const ForwardArgs x{out, lse, q, k, v, offsets, DsaGrid(s),
                       count32(s.batch * s.tokens() * s.heads, "queries times heads")};
   if (x.units == 0) return;
+  if (tiles_allowed && dsa_tile_forward_fits(s, dtype)) return dsa_tile_forward(stream, out, lse, q, k, v, offsets, s);
   dtype == DType::kBF16 ? launch_forward<bf16>(stream, x) : launch_forward<float>(stream, x);
 }
 

@@ -6,7 +6,7 @@ namespace {
 constexpr uint32_t kWarp = 32;
 
 // Nothing lies between the access of `past`, in the same barrier epoch, and this one.
-bool unordered(const Moment& past, const Moment& now) {
+inline bool unordered(const Moment& past, const Moment& now) {
   if (past.block_epoch != now.block_epoch || past.thread == now.thread) return false;
   return past.thread / kWarp != now.thread / kWarp || past.warp_epoch == now.warp_epoch;
 }
@@ -15,7 +15,7 @@ bool unordered(const Moment& past, const Moment& now) {
 
 void RaceDetector::reset(size_t bytes) { cells_.assign((bytes + 1) / 2, Cell{}); }
 
-Race::Kind RaceDetector::touch(Cell& cell, const Moment& now, bool write, uint32_t& other) {
+inline Race::Kind RaceDetector::touch(Cell& cell, const Moment& now, bool write, uint32_t& other) {
   Race::Kind kind = Race::Kind::kNone;
   const uint32_t warp = now.thread / kWarp;
   if (cell.in_flight) {

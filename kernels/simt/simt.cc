@@ -62,7 +62,13 @@ struct Machine {
   Options options;
   unsigned long switches = 0;
 };
-thread_local Machine machine;
+// Of this host thread, made on first use; a plain pointer, since every instrumented access looks at it.
+constinit thread_local Machine* machine = nullptr;
+Machine& own_machine() {
+  thread_local Machine owner;
+  machine = &owner;
+  return owner;
+}
 // The bounds that every instrumented access is compared with.
 constinit thread_local const unsigned char* shared_begin = nullptr;
 constinit thread_local size_t shared_bytes = 0;
@@ -74,22 +80,22 @@ std::string describe(const Thread& t) {
 
 // Kept until the thread yields: accesses are reported from code that cannot unwind.
 void fail(const std::string& what) {
-  if (machine.failure == nullptr) machine.failure = std::make_exception_ptr(Error(what));
+  if (machine->failure == nullptr) machine->failure = std::make_exception_ptr(Error(what));
 }
 
 void yield(bool last = false) {
-  ++machine.switches;
-  Fiber::switch_to(machine.running->fiber, machine.host, last);
+  ++machine->switches;
+  Fiber::switch_to(machine->running->fiber, machine->host, last);
 }
 
 void run_thread() {
-  Fiber::entered(machine.host);
+  Fiber::entered(machine->host);
   try {
-    (*machine.body)();
+    (*machine->body)();
   } catch (...) {
-    if (machine.failure == nullptr) machine.failure = std::current_exception();
+    if (machine->failure == nullptr) machine->failure = std::current_exception();
   }
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   if (!t.open.empty() || !t.groups.empty()) fail("cp.async without a wait before the end: " + describe(t));
   t.state = State::kDone;
   t.operation = "exit";
@@ -97,14 +103,14 @@ void run_thread() {
 }
 
 void resume(Thread& t) {
-  machine.running = &t;
+  machine->running = &t;
   threadIdx = t.index;
-  Fiber::switch_to(machine.host, t.fiber);
-  if (machine.failure != nullptr) std::rethrow_exception(machine.failure);
+  Fiber::switch_to(machine->host, t.fiber);
+  if (machine->failure != nullptr) std::rethrow_exception(machine->failure);
 }
 
 void drop_snapshot(Thread& t) {
-  if (t.snapshot != nullptr && --t.snapshot->readers == 0) machine.free_snapshots.push_back(t.snapshot);
+  if (t.snapshot != nullptr && --t.snapshot->readers == 0) machine->free_snapshots.push_back(t.snapshot);
   t.snapshot = nullptr;
 }
 
@@ -114,7 +120,7 @@ bool same_place(const Thread& a, const Thread& b) {
 
 // Completes a warp-wide call whose lanes have all arrived.
 void release_warp(size_t first) {
-  auto& threads = machine.threads;
+  auto& threads = machine->threads;
   Thread* waiting = nullptr;
   for (size_t i = first; i < first + kWarp; ++i) {
     if (threads[i]->state == State::kAtWarp) {
@@ -129,12 +135,12 @@ void release_warp(size_t first) {
     if (threads[i]->state == State::kReady) return;
     throw Error("a warp-wide call waits for a lane that is elsewhere: " + describe(*waiting) + ", " + describe(*threads[i]));
   }
-  if (machine.free_snapshots.empty()) {
-    machine.snapshots.push_back(std::make_unique<Snapshot>());
-    machine.free_snapshots.push_back(machine.snapshots.back().get());
+  if (machine->free_snapshots.empty()) {
+    machine->snapshots.push_back(std::make_unique<Snapshot>());
+    machine->free_snapshots.push_back(machine->snapshots.back().get());
   }
-  Snapshot* s = machine.free_snapshots.back();
-  machine.free_snapshots.pop_back();
+  Snapshot* s = machine->free_snapshots.back();
+  machine->free_snapshots.pop_back();
   s->readers = kWarp;
   for (size_t i = 0; i < kWarp; ++i) {
     Thread& t = *threads[first + i];
@@ -143,14 +149,14 @@ void release_warp(size_t first) {
     t.snapshot = s;
     t.state = State::kReady;
   }
-  ++machine.warp_epoch[first / kWarp];
+  ++machine->warp_epoch[first / kWarp];
 }
 
 // Opens the block's barrier when all threads that still run stand at it. False when there is nobody to let go on.
 bool release_block() {
   Thread* first = nullptr;
-  for (size_t i = 0; i < machine.count; ++i) {
-    Thread& t = *machine.threads[i];
+  for (size_t i = 0; i < machine->count; ++i) {
+    Thread& t = *machine->threads[i];
     if (t.state == State::kDone) continue;
     if (t.state != State::kAtBlock) return false;
     if (first != nullptr && !same_place(*first, t))
@@ -158,17 +164,17 @@ bool release_block() {
     if (first == nullptr) first = &t;
   }
   if (first == nullptr) return false;
-  for (size_t i = 0; i < machine.count; ++i)
-    if (machine.threads[i]->state == State::kAtBlock) machine.threads[i]->state = State::kReady;
-  ++machine.block_epoch;
+  for (size_t i = 0; i < machine->count; ++i)
+    if (machine->threads[i]->state == State::kAtBlock) machine->threads[i]->state = State::kReady;
+  ++machine->block_epoch;
   return true;
 }
 
 bool step_warp(size_t first) {
   bool ran = false;
   for (size_t i = first; i < first + kWarp; ++i) {
-    if (machine.threads[i]->state != State::kReady) continue;
-    resume(*machine.threads[i]);
+    if (machine->threads[i]->state != State::kReady) continue;
+    resume(*machine->threads[i]);
     ran = true;
   }
   release_warp(first);
@@ -178,14 +184,14 @@ bool step_warp(size_t first) {
 [[noreturn]] void report_deadlock() {
   std::string text = "deadlock:";
   int named = 0;
-  for (size_t i = 0; i < machine.count && named < 4; ++i)
-    if (machine.threads[i]->state != State::kDone) text += "\n  " + describe(*machine.threads[i]), ++named;
+  for (size_t i = 0; i < machine->count && named < 4; ++i)
+    if (machine->threads[i]->state != State::kDone) text += "\n  " + describe(*machine->threads[i]), ++named;
   throw Error(text);
 }
 
 void schedule_block(std::mt19937_64& random) {
-  const Order order = machine.options.order;
-  std::vector<size_t> warps(machine.count / kWarp);
+  const Order order = machine->options.order;
+  std::vector<size_t> warps(machine->count / kWarp);
   std::iota(warps.begin(), warps.end(), size_t{0});
   if (order == Order::kReverse) std::reverse(warps.begin(), warps.end());
   for (;;) {
@@ -197,23 +203,23 @@ void schedule_block(std::mt19937_64& random) {
       while (more && order != Order::kLockstep) more = step_warp(w * kWarp);
     }
     if (ran || release_block()) continue;
-    for (size_t i = 0; i < machine.count; ++i)
-      if (machine.threads[i]->state != State::kDone) report_deadlock();
+    for (size_t i = 0; i < machine->count; ++i)
+      if (machine->threads[i]->state != State::kDone) report_deadlock();
     return;
   }
 }
 
 void start_block(Extent block, size_t bytes) {
-  machine.shared.assign(bytes, 0xff);  // NaN in any type
-  machine.shared.shrink_to_fit();      // of exact size: AddressSanitizer sees what lies outside
-  shared_begin = machine.shared.data();
+  machine->shared.assign(bytes, 0xff);  // NaN in any type
+  machine->shared.shrink_to_fit();      // of exact size: AddressSanitizer sees what lies outside
+  shared_begin = machine->shared.data();
   shared_bytes = bytes;
-  machine.races.reset(bytes);
-  machine.block_epoch = 1;
-  machine.failure = nullptr;
-  machine.warp_epoch.assign(machine.count / kWarp, 0);
-  for (unsigned i = 0; i < machine.count; ++i) {
-    Thread& t = *machine.threads[i];
+  machine->races.reset(bytes);
+  machine->block_epoch = 1;
+  machine->failure = nullptr;
+  machine->warp_epoch.assign(machine->count / kWarp, 0);
+  for (unsigned i = 0; i < machine->count; ++i) {
+    Thread& t = *machine->threads[i];
     drop_snapshot(t);
     t.state = State::kReady;
     t.rank = i;
@@ -236,8 +242,8 @@ void check_launch(Extent grid, Extent block, size_t bytes) {
 }
 
 std::string name_of(uint32_t rank) {
-  if (rank >= machine.count) return "several threads";
-  return describe(*machine.threads[rank]);
+  if (rank >= machine->count) return "several threads";
+  return describe(*machine->threads[rank]);
 }
 
 void report(const Race& race) {
@@ -245,12 +251,12 @@ void report(const Race& race) {
   const char* what[] = {"", "reads what was written by", "writes what was read by", "writes what was written by",
                         "touches what a cp.async is still bringing, of"};
   fail(fmt::format("race on byte {} of shared memory: {} {} {}, with no barrier between", race.offset,
-                   describe(*machine.running), what[static_cast<int>(race.kind)], name_of(race.other)));
+                   describe(*machine->running), what[static_cast<int>(race.kind)], name_of(race.other)));
 }
 
 Moment moment() {
-  const unsigned rank = machine.running->rank;
-  return {rank, machine.block_epoch, machine.warp_epoch[rank / kWarp]};
+  const unsigned rank = machine->running->rank;
+  return {rank, machine->block_epoch, machine->warp_epoch[rank / kWarp]};
 }
 
 }  // namespace
@@ -259,22 +265,23 @@ const char* order_name(Order order) {
   const char* names[] = {"lockstep", "forward", "reverse", "random"};
   return names[static_cast<int>(order)];
 }
-void set_options(const Options& options) { machine.options = options; }
-const Options& options() { return machine.options; }
-unsigned long switches() { return machine.switches; }
+void set_options(const Options& options) { own_machine().options = options; }
+const Options& options() { return own_machine().options; }
+unsigned long switches() { return own_machine().switches; }
 
 void run_grid(Extent grid, Extent block, size_t bytes, const std::function<void()>& body) {
   check_launch(grid, block, bytes);
-  machine.body = &body;
-  machine.count = size_t{block.x} * block.y * block.z;
-  while (machine.threads.size() < machine.count) machine.threads.push_back(std::make_unique<Thread>());
-  std::mt19937_64 random(machine.options.seed);
+  own_machine();
+  machine->body = &body;
+  machine->count = size_t{block.x} * block.y * block.z;
+  while (machine->threads.size() < machine->count) machine->threads.push_back(std::make_unique<Thread>());
+  std::mt19937_64 random(machine->options.seed);
   std::vector<uint64_t> blocks(uint64_t{grid.x} * grid.y * grid.z);
   std::iota(blocks.begin(), blocks.end(), uint64_t{0});
-  if (machine.options.order == Order::kReverse) std::reverse(blocks.begin(), blocks.end());
-  if (machine.options.order == Order::kRandom) std::shuffle(blocks.begin(), blocks.end(), random);
+  if (machine->options.order == Order::kReverse) std::reverse(blocks.begin(), blocks.end());
+  if (machine->options.order == Order::kRandom) std::shuffle(blocks.begin(), blocks.end(), random);
   struct Leave {
-    ~Leave() { shared_bytes = 0, machine.running = nullptr; }
+    ~Leave() { shared_bytes = 0, machine->running = nullptr; }
   } leave;
   for (const uint64_t i : blocks) {
     blockIdx = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
@@ -285,18 +292,18 @@ void run_grid(Extent grid, Extent block, size_t bytes, const std::function<void(
 }
 
 void sync_block(const Place& place) {
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   t.operation = "__syncthreads";
   t.place = place;
   t.state = State::kAtBlock;
   yield();
 }
 
-unsigned lane() { return machine.running->rank % kWarp; }
-unsigned char* shared_memory() { return machine.shared.data(); }
+unsigned lane() { return machine->running->rank % kWarp; }
+unsigned char* shared_memory() { return machine->shared.data(); }
 
 const unsigned char* exchange(unsigned mask, const void* value, size_t bytes, const char* operation, const Place& place) {
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   t.operation = operation;
   t.place = place;
   if (mask != ~0u) throw Error("warp-wide calls take whole warps: " + describe(t));
@@ -306,37 +313,42 @@ const unsigned char* exchange(unsigned mask, const void* value, size_t bytes, co
   return t.snapshot->value;
 }
 
+namespace {
+[[gnu::noinline]] void touch_inside(size_t offset, size_t bytes, bool write) {
+  const Race race = machine->races.access(moment(), offset, bytes, write);
+  if (race.kind != Race::Kind::kNone) report(race);
+}
+}  // namespace
 void touch_shared(const void* address, size_t bytes, bool write) {
   const size_t offset = static_cast<size_t>(static_cast<const unsigned char*>(address) - shared_begin);
-  if (offset >= shared_bytes) return;
-  report(machine.races.access(moment(), offset, bytes, write));
+  if (offset < shared_bytes) touch_inside(offset, bytes, write);
 }
 
 void copy_async(void* dst, const void* src, size_t bytes, const Place& place) {
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   t.operation = "cp.async";
   t.place = place;
   if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % bytes != 0)
     throw Error("cp.async between addresses that are not aligned: " + describe(t));
   const size_t offset = static_cast<size_t>(static_cast<unsigned char*>(dst) - shared_begin);
   if (offset + bytes > shared_bytes) throw Error("cp.async to outside of shared memory: " + describe(t));
-  report(machine.races.begin_copy(moment(), offset, bytes));
+  report(machine->races.begin_copy(moment(), offset, bytes));
   std::memset(dst, 0xff, bytes);
   t.open.push_back({dst, src, bytes});
 }
 
 void commit_async() {
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   t.groups.push_back(std::move(t.open));
   t.open.clear();
 }
 
 void wait_async(size_t groups_left) {
-  Thread& t = *machine.running;
+  Thread& t = *machine->running;
   while (t.groups.size() > groups_left) {
     for (const Copy& c : t.groups.front()) {
       std::memcpy(c.dst, c.src, c.bytes);
-      report(machine.races.end_copy(moment(), static_cast<size_t>(static_cast<unsigned char*>(c.dst) - shared_begin), c.bytes));
+      report(machine->races.end_copy(moment(), static_cast<size_t>(static_cast<unsigned char*>(c.dst) - shared_begin), c.bytes));
     }
     t.groups.pop_front();
   }

@@ -31,12 +31,12 @@ TEST(Cuda, stored_cases_pass) {
       EXPECT_TRUE(check.ok) << to_json_line(check);
       ++checked;
     }
-  EXPECT_GE(checked, 54u);
+  EXPECT_GE(checked, 69u);
 }
 
-// The same bits whichever thread runs first: one case of each mode and kind.
-constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "slice_cuts", "rigid_even_cuts", "dense", "window_333_odd",
-                                      "pooled_tiny", "offset_net_rigid"};
+// The same bits whichever thread runs first: small cases of each kind.
+constexpr const char* kScheduled[] = {"full_one_axis_w", "slice_h1", "dense", "window_gt_grid_odd", "pooled_tiny",
+                                      "offset_net_rigid"};
 
 TEST(Cuda, same_bits_in_every_schedule) {
   InlineStream stream;
@@ -63,7 +63,7 @@ TEST(Cuda, same_bits_in_every_schedule) {
 TEST(Cuda, wrong_results_are_noticed) {
   InlineStream stream;
   for (const StoredCase& good : stored_cases()) {
-    if (good.name != "slice_h1" && good.name != "window_gt_grid_odd" && good.name != "offset_net_rigid") continue;
+    if (good.name != "slice_h1" && good.name != "offset_net_rigid") continue;
     const auto errors = check_emulated(good, stream).front().error;
     for (const auto& [tensor, error] : errors) {
       StoredCase c = good;

@@ -45,6 +45,14 @@ NamedResults run_gather(const StoredCase& c, DType dtype, Stream& stream) {
   return r;
 }
 
+// Forward by tiles where they fit, backward by gathering.
+NamedResults run_tile(const StoredCase& c, DType dtype, Stream& stream) {
+  cuda::allow_dsa_tiles(true);
+  NamedResults r = run_gather(c, dtype, stream);
+  cuda::allow_dsa_tiles(false);
+  return r;
+}
+
 template <class Shape>
 NamedResults run_attention(const StoredCase& c, DType dtype, Stream& stream, const Shape& s, const auto& forward,
                            const auto& backward, int64_t backward_bytes) {
@@ -125,8 +133,9 @@ KernelCheck compare(const StoredCase& c, const TestedKernel& kernel, DType dtype
 }  // namespace
 
 const std::vector<TestedKernel>& emulated_kernels(CaseKind kind) {
+  cuda::allow_dsa_tiles(false);  // but in run_tile
   static const std::map<CaseKind, std::vector<TestedKernel>> kernels{
-      {CaseKind::kDsa, {{"gather", true, &run_gather}}},
+      {CaseKind::kDsa, {{"gather", true, &run_gather}, {"tile", true, &run_tile}}},
       {CaseKind::kDense, {{"dense", true, &run_dense}}},
       {CaseKind::kWindow, {{"window", true, &run_window}}},
       {CaseKind::kPooled, {{"pooled", true, &run_pooled}}},
@@ -143,7 +152,8 @@ std::vector<KernelCheck> check_emulated(const StoredCase& c, Stream& stream) {
                                  reference_results(c, Arithmetic::kBf16)};
   std::vector<KernelCheck> checks;
   for (const TestedKernel& kernel : kernels)
-    for (const DType dtype : {DType::kF32, DType::kBF16}) checks.push_back(compare(c, kernel, dtype, plain, stream));
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      if (dtype == DType::kBF16 || kernel.run != &run_tile) checks.push_back(compare(c, kernel, dtype, plain, stream));
   return checks;
 }
 
