@@ -84,6 +84,19 @@ std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream, const s
   return checks;
 }
 
+std::vector<KernelCheck> check_kernels(const StoredCase& c, Stream& stream, const std::vector<TestedKernel>& kernels) {
+  const NamedResults f64 = reference_results(c, Arithmetic::kF64), f32 = reference_results(c, Arithmetic::kF32);
+  const NamedResults bf16 = reference_results(c, Arithmetic::kBf16);
+  std::vector<KernelCheck> checks;
+  for (const TestedKernel& k : kernels) {
+    if (k.takes_f32)
+      checks.push_back(compare(c, k.name, k.run(c, DType::kF32, stream), tolerances(c.kind, f64, bf16, f32, false)));
+    if (k.takes_bf16)
+      checks.push_back(compare(c, std::string(k.name) + "_bf16", k.run(c, DType::kBF16, stream), tolerances(c.kind, f64, bf16, f32, true)));
+  }
+  return checks;
+}
+
 std::string to_json_line(const KernelCheck& check) {
   const auto number = [](double x) { return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json("inf"); };
   nlohmann::ordered_json j{{"case", check.case_name}, {"kernel", check.kernel}};

@@ -11,6 +11,8 @@
 
 namespace megaslide {
 
+struct TestedKernel;
+
 struct KernelCheck {
   std::string case_name;
   std::string kernel;  // "reference", or a Variant's name: "gather", "tile_bf16_amx" …
@@ -21,6 +23,8 @@ struct KernelCheck {
 
 // `only`: an instruction set (variants.h) instead of all.
 std::vector<KernelCheck> check_case(const StoredCase& c, Stream& stream, const std::string& only = {});
+// Through kernels of the caller's instead, without the reference; "_bf16" behind a name where q, k and v are bf16.
+std::vector<KernelCheck> check_kernels(const StoredCase& c, Stream& stream, const std::vector<TestedKernel>& kernels);
 
 // {case, kernel, out, dq, dk, dv, doffsets, lse, …, ok, tolerance: {…}} on one line; null where a kind has no such tensor.
 std::string to_json_line(const KernelCheck& check);

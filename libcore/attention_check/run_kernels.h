@@ -12,6 +12,7 @@ struct TestedKernel {
   const char* name;
   bool takes_bf16;  // has a variant that reads bf16
   NamedResults (*run)(const StoredCase&, DType, Stream&);
+  bool takes_f32 = true;
 };
 
 // The CPU's that can run cases of this kind, without the reference; "dsa" runs whichever kernel limit_dsa_kernel() says.
