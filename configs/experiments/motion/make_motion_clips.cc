@@ -1,0 +1,40 @@
+// make-motion-clips: clips whose motion is known, for experiments with attention that follows it.
+#include <filesystem>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "common/flags.h"
+#include "common/run_tool.h"
+#include "motion_scene.h"
+
+using namespace megaslide;
+
+int main(int argc, char** argv) {
+  MotionSceneOptions o;
+  std::string out;
+  int64_t count = 64;
+  const ToolInfo info{.name = "make-motion-clips",
+                      .summary = "Draws clips of textured shapes on smooth paths, with where every pixel goes.",
+                      .examples = {"make-motion-clips -o motion --count 256 --seed 1", "make-motion-clips -o fine --grain 1.5 --speed-from 2 --speed-to 8"},
+                      .flags = kSeedFlag | kGracefulStop};
+  return run_tool(argc, argv, info, [&](CLI::App& app) {
+    app.add_option("-o,--output", out, "New folder for clips and truth")->required()->group("Output");
+    add_integer(app, "--count", count, 1, 100000, "Clips (default: 64)")->group("Output");
+    add_integer(app, "--num-frames", o.frames, 2, 999, "Frames a clip (default: 17)")->group("Output");
+    add_size(app, "--size", o.width, o.height, "Pixels (default: 64x64)")->group("Output");
+    add_integer(app, "--sprites", o.sprites, 0, 32, "Shapes a clip (default: 3)")->group("Scene");
+    add_number(app, "--speed-from", o.slowest, 0.01, 64, "Pixels a frame of the slowest (default: 0.5)")->group("Scene");
+    add_number(app, "--speed-to", o.fastest, 0.01, 64, "Pixels a frame of the fastest (default: 4)")->group("Scene");
+    add_number(app, "--grain", o.grain, 1, 256, "Pixels of the finest texture (default: 4)")->group("Scene");
+    add_number(app, "--pan", o.pan, 0, 64, "Pixels a frame of the background (default: 0)")->group("Scene");
+  }, [&](Tool& tool) {
+    if (std::filesystem::exists(out)) throw usage_error(out + " exists", "choose a new folder");
+    for (int64_t i = 0; i < count; ++i) {
+      tool.stop.throw_if_requested();
+      write_motion_clip(out, fmt::format("clip-{:05}", i), MotionScene(o, tool.flags.seed.value_or(0), static_cast<uint64_t>(i)), o);
+    }
+    tool.print("{} clips in {}/clips\n", count, out);
+    return 0;
+  });
+}
