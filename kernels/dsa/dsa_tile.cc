@@ -228,13 +228,17 @@ void backward_head(const DsaBackwardArgs& a, const DsaProducts& p, const DsaTile
   DsaTileStats stats;
   gradient_operands(a, p, t, head, x, stats);
   const void *k = head.inputs(a.k), *v = head.inputs(a.v);
-  p.scores(x.scores, x.q, t, planes_of(x.keys, t, x, [&](void* to, int64_t n) { p.pack_keys(to, k, t.halo, n); }), x.work);
+  PlaneRing& ring = p.packs_alike() ? x.keys : x.keys_as_values;
+  const auto pack_both = [&](void* to, int64_t n) {  // while the keys are in the caches
+    p.pack_keys(to, k, t.halo, n);
+    if (!p.packs_alike()) ring.plane(t.lo[0] + n, [&](void* other) { p.pack_values(other, k, t.halo, n); });
+  };
+  p.scores(x.scores, x.q, t, planes_of(x.keys, t, x, pack_both), x.work);
   p.scores(x.dp, x.dout, t, planes_of(x.values, t, x, [&](void* to, int64_t n) { p.pack_keys(to, v, t.halo, n); }), x.work);
   std::fill(x.pi, x.pi + kQ * t.row, 0.0f);
   std::fill(x.gamma, x.gamma + kQ * t.row, 0.0f);
   dsa_tile_gradients(t, x.places_of(i), a.shape.scale, x.scores, x.dp, stats, x.pi, x.gamma, x.partial);
-  PlaneRing& ring = p.packs_alike() ? x.keys : x.keys_as_values;
-  p.weigh(x.result, x.gamma, t, planes_of(ring, t, x, [&](void* to, int64_t n) { p.pack_values(to, k, t.halo, n); }), x.work);
+  p.weigh(x.result, x.gamma, t, planes_of(ring, t, x, [](void*, int64_t) {}), x.work);
   for (int64_t q = 0; q < t.active; ++q)
     if (!dsa_vector_store(a.dq + head.at(t.token[q]), x.result + q * p.width(), 1, a.shape.head_dim)) stats.live[q] = 0;
   clear_dead(p, t, stats, x);
