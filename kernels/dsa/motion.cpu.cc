@@ -103,13 +103,43 @@ float box(const float* at, int64_t stride) {
 
 float inverse_of(float norm) { return norm < kMotionUnitEps ? 0.0f : 1 / norm; }
 
-// body(slot's first element and number, axes): where the term of slot j_t and axis (0: h, 1: w) goes among a token's.
-template <class F>
-void for_offsets(const DsaShape& s, int64_t group, int64_t jt, F body) {
-  const int64_t spatial = s.kernel[1] * s.kernel[2];
-  if (s.mode == DsaOffsetMode::kSlice) return body((group * s.kernel[0] + jt) * 2);
-  for (int64_t j = jt * spatial; j < (jt + 1) * spatial; ++j) body((group * s.slots() + j) * 3 + 1);
-}
+// The offsets of one group and slot j_t among a token's: one (h, w), or in `full` a (t, h, w) a slot.
+struct Offsets {
+  Offsets(const DsaShape& s, int64_t group, int64_t jt)
+      : full(s.mode == DsaOffsetMode::kFull), slots(full ? s.kernel[1] * s.kernel[2] : 1),
+        first((group * s.kernel[0] + jt) * slots * (full ? 3 : 2)) {}
+
+  void add(float* token, float h, float w) const {
+    float* o = token + first;
+    if (!full) {
+      o[0] += h, o[1] += w;
+      return;
+    }
+    const float pattern[kBlock] = {0, h, w, 0, h, w, 0, h, w, 0, h, w};
+    int64_t i = 0;
+    for (; i + kBlock <= 3 * slots; i += kBlock)
+      for (int64_t k = 0; k < kBlock; ++k) o[i + k] += pattern[k];
+    for (; i < 3 * slots; i += 3) o[i + 1] += h, o[i + 2] += w;
+  }
+  // Their sums over the slots.
+  void sum(const float* token, float* h, float* w) const {
+    const float* o = token + first;
+    if (!full) {
+      *h = o[0], *w = o[1];
+      return;
+    }
+    float part[kBlock] = {};
+    int64_t i = 0;
+    for (; i + kBlock <= 3 * slots; i += kBlock)
+      for (int64_t k = 0; k < kBlock; ++k) part[k] += o[i + k];
+    for (int64_t k = 0; i < 3 * slots; ++i, ++k) part[k] += o[i];
+    *h = (part[1] + part[4]) + (part[7] + part[10]), *w = (part[2] + part[5]) + (part[8] + part[11]);
+  }
+
+  static constexpr int64_t kBlock = 12;  // four triples: whole vectors
+  bool full;
+  int64_t slots, first;
+};
 
 // One piece of a frame: m and lse of its tokens, and what they add to the offsets.
 void search(float* offsets, float* m, float* lse, const Planes& p, const float* gain, float beta, const DsaShape& s,
@@ -133,9 +163,7 @@ void search(float* offsets, float* m, float* lse, const Planes& p, const float* 
         *log_sum = found.top[l] + std::log(found.sum[l]);
         for (int64_t g = 0; g < s.groups; ++g) {
           if (gain[g] == 0) continue;
-          for_offsets(s, g, j, [&](int64_t at) {
-            for (int64_t a = 0; a < 2; ++a) offsets[token * count + at + a] += gain[g] * to[a];
-          });
+          Offsets(s, g, j).add(offsets + token * count, gain[g] * to[0], gain[g] * to[1]);
         }
       }
   }
@@ -153,10 +181,8 @@ void spread_gradient(const BackwardWorkspace& x, const float* doffsets, const fl
       const float* found = m + (token * kt + j) * 2;
       float dm[2] = {0, 0};
       for (int64_t g = 0; g < s.groups; ++g) {
-        float sum[2] = {0, 0};
-        for_offsets(s, g, j, [&](int64_t at) {
-          for (int64_t a = 0; a < 2; ++a) sum[a] += doffsets[token * count + at + a];
-        });
+        float sum[2];
+        Offsets(s, g, j).sum(doffsets + token * count, &sum[0], &sum[1]);
         for (int64_t a = 0; a < 2; ++a) {
           dm[a] += gain[g] * sum[a];
           x.dgain[row * s.groups + g] += static_cast<double>(sum[a]) * static_cast<double>(found[a]);
