@@ -1,8 +1,11 @@
 // The motion term and the pooled branch in training: added to a model that was made without them, and in the plan.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "io/shard.h"
 #include "plan/planner.h"
+#include "train/probe.h"
 #include "training_fixture.h"
 
 namespace megaslide {
@@ -51,6 +54,21 @@ TEST(Deformable, NewPartsOfAModelStartAsNothingAndLearn) {
   }
 }
 
+void expect_probe_sees_every_parameter(const ModelDirectory& model, const std::string& batch, const std::string& out) {
+  HostTensor latent(DType::kF32, {2, 16, 3, 8, 8}), target(DType::kF32, latent.shape()), times(DType::kF32, {2}), text(DType::kF32, {2, 3, 32});
+  uint64_t series = 0;
+  for (HostTensor* t : {&latent, &target, &text}) fill_normal({t->f32(), static_cast<size_t>(t->elements())}, 6, RandomPurpose::kTest, ++series);
+  times.f32()[0] = 300, times.f32()[1] = 800;
+  write_safetensors(batch, {{"latent", latent.view()}, {"target", target.view()}, {"timesteps", times.view()}, {"text", text.view()}});
+  EXPECT_GT(probe(model, batch, out, DType::kF32, 2), 0);
+  const auto result = SafetensorsFile::open(out);
+  for (const WanTensor& t : wan_tensors(model.config())) {
+    ASSERT_NE(result.find("grad." + t.name), nullptr) << t.name;
+    const HostTensor gradient = read_f32(result, "grad." + t.name);
+    EXPECT_TRUE(std::any_of(gradient.f32(), gradient.f32() + gradient.elements(), [](float x) { return x != 0; })) << t.name;
+  }
+}
+
 TEST(Deformable, LossFallsAndARunIsThePlansToTheByte) {
   const Workplace w(AttentionKind::kDsa);
   for (const char* mode : {"full", "slice"}) {
@@ -65,6 +83,7 @@ TEST(Deformable, LossFallsAndARunIsThePlansToTheByte) {
     const TrainSummary s = train(run);
     EXPECT_EQ(plan.device.peak, s.device_peak_bytes) << mode;
     EXPECT_LT(s.last_loss, 0.9 * s.first_loss) << mode;
+    expect_probe_sees_every_parameter(ModelDirectory::open(s.checkpoint), w.folder / "batch.safetensors", w.folder / "probe.safetensors");
   }
 }
 
