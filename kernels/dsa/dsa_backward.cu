@@ -1,5 +1,6 @@
 // Kernel A of spec dsa.md §3, backward, without atomics. For a band of query frames at a time:
-//   queries  a warp a query and group: lanes are samples. dq, the offset gradients, and P and dS of every sample.
+//   queries  a warp a query and group: lanes are samples. dq, the offset gradients, and P and dS of every sample. Or by
+//            tiles on tensor cores (dsa_tile_backward.cu).
 //   keys     a warp a key and group: walks the samples of the band within reach in a fixed order; dk and dv.
 #include "kernels/dsa/dsa_cuda.h"
 
@@ -7,6 +8,7 @@
 #include <cmath>
 
 #include "kernels/dsa/dsa_place.cuh"
+#include "kernels/dsa/dsa_tile_cuda.h"
 #include "kernels/elements.cuh"
 
 namespace megaslide {
@@ -355,12 +357,17 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   fill_zero(stream, doffsets, rows * dsa_offset_count(s));
   BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, static_cast<float2*>(workspace), DsaGrid(s),
                  static_cast<int>(s.batch), 0, 0, 0, 0};
+  const bool tiles = dsa_tiles_allowed() && dsa_tile_backward_fits(s, dtype);
   for (int64_t frame = 0; frame < s.frames; frame += band_frames(s)) {
     x.frame0 = static_cast<int>(frame);
     x.frame1 = static_cast<int>(std::min(frame + band_frames(s), s.frames));
     x.band0 = x.frame0 * x.grid.length[1] * x.grid.length[2];
     x.band_tokens = (x.frame1 - x.frame0) * x.grid.length[1] * x.grid.length[2];
-    dtype == DType::kBF16 ? launch_queries<bf16>(stream, x) : launch_queries<float>(stream, x);
+    if (tiles) {
+      dsa_tile_backward_queries(stream, {dq, doffsets, q, k, v, offsets, out, lse, dout, x.pairs, x.frame0, x.frame1}, s);
+    } else {
+      dtype == DType::kBF16 ? launch_queries<bf16>(stream, x) : launch_queries<float>(stream, x);
+    }
     dtype == DType::kBF16 ? launch_keys<bf16>(stream, x) : launch_keys<float>(stream, x);
   }
 }

@@ -113,6 +113,8 @@ bool tiles_allowed = true;
 
 }  // namespace
 
+bool dsa_tiles_allowed() { return tiles_allowed; }
+
 namespace cuda {
 
 void allow_dsa_tiles(bool allowed) { tiles_allowed = allowed; }

@@ -44,14 +44,19 @@ MotionForward motion_forward;
 MotionBackward motion_backward;
 }  // namespace cpu
 
+namespace cuda {
+MotionForward motion_forward;
+MotionBackward motion_backward;
+}  // namespace cuda
+
 // 3.7k·(k_t − 1) flop a token, backward three times that; bytes of every tensor once.
 Cost motion_forward_cost(float*, float*, float*, float*, const float*, const void*, const void*, void*, DsaShape, DType);
 Cost motion_backward_cost(float*, float*, float*, const float*, const float*, const float*, const float*, const float*,
                           const void*, const void*, void*, DsaShape, DType);
 
-inline constexpr Kernel<MotionForward> motion_forward{"motion_forward", &cpu::motion_forward, nullptr,
+inline constexpr Kernel<MotionForward> motion_forward{"motion_forward", &cpu::motion_forward, MS_CUDA(motion_forward),
                                                       &motion_forward_cost};
-inline constexpr Kernel<MotionBackward> motion_backward{"motion_backward", &cpu::motion_backward, nullptr,
+inline constexpr Kernel<MotionBackward> motion_backward{"motion_backward", &cpu::motion_backward, MS_CUDA(motion_backward),
                                                         &motion_backward_cost};
 
 }  // namespace megaslide

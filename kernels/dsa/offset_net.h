@@ -43,14 +43,19 @@ OffsetNetForward offset_net_forward;
 OffsetNetBackward offset_net_backward;
 }  // namespace cpu
 
+namespace cuda {
+OffsetNetForward offset_net_forward;
+OffsetNetBackward offset_net_backward;
+}  // namespace cuda
+
 Cost offset_net_forward_cost(void*, float*, const void*, const void*, const void*, const void*, const void*,
                              OffsetNetShape);
 Cost offset_net_backward_cost(float*, float*, float*, float*, float*, const float*, const float*, const void*,
                               const void*, const void*, const void*, void*, OffsetNetShape);
 
-inline constexpr Kernel<OffsetNetForward> offset_net_forward{"offset_net_forward", &cpu::offset_net_forward, nullptr,
+inline constexpr Kernel<OffsetNetForward> offset_net_forward{"offset_net_forward", &cpu::offset_net_forward, MS_CUDA(offset_net_forward),
                                                              &offset_net_forward_cost};
 inline constexpr Kernel<OffsetNetBackward> offset_net_backward{"offset_net_backward", &cpu::offset_net_backward,
-                                                               nullptr, &offset_net_backward_cost};
+                                                               MS_CUDA(offset_net_backward), &offset_net_backward_cost};
 
 }  // namespace megaslide

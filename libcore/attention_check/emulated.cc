@@ -8,7 +8,7 @@ namespace {
 
 using Emulated = emulated::Kernels;
 
-// Forward by gathering, or by tiles where they fit; backward by gathering.
+// By gathering, or by tiles where they fit; dk and dv always by gathering.
 template <bool kTiles>
 NamedResults run_dsa(const StoredCase& c, DType dtype, Stream& stream) {
   cuda::allow_dsa_tiles(kTiles);
