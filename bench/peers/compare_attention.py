@@ -7,7 +7,8 @@
 12 heads of 128 in bf16. Dense attention at --dense-grid, interleaved. DSA (kernel 3x7x7, R = (1,2,2), 4 groups) at
 --dsa-grid, tile and gather kernel, against one run of dense attention at the same grid. The naive DSA interpolates K and
 V with grid_sample in fp32, in chunks of queries, at --naive-grid, where its memory is what the process grows by.
-`check` compares all of it with fp64 on a small grid. JSON lines: median seconds, the best of them in brackets.
+`check` compares all of it with fp64 on a small grid. JSON lines: median seconds, the best of them in brackets. Ratios are
+of seconds on the clock and, as cpu_…, of processor seconds, which hold when other programs run as well.
 Needs torch.
 """
 import argparse
@@ -72,13 +73,26 @@ class Ours:
 
 
 def timed(run):
-    begin = time.perf_counter()
+    """Seconds on the clock and of the processors."""
+    begin, cpu = time.perf_counter(), time.process_time()
     run()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - cpu
+
+
+def medians(times):
+    return tuple(statistics.median(x) for x in zip(*times))
 
 
 def figures(times):
-    return f"{statistics.median(times):.3f} ({min(times):.3f})"
+    clock = [x[0] for x in times]
+    return f"{statistics.median(clock):.3f} ({min(clock):.3f})"
+
+
+def ratios(name, slow, fast, digits=2):
+    """Of sums of medians(): one by the clock, one by the processors."""
+    total = lambda parts: [sum(x) for x in zip(*parts)]
+    clock, cpu = (round(x / y, digits) for x, y in zip(total(slow), total(fast)))
+    return {name: clock, "cpu_" + name: cpu}
 
 
 class Dense:
@@ -122,41 +136,42 @@ def measure_dense(torch, a):
                 s = timed(getattr(run, part))
                 if turn:  # the first turn touches the pages
                     seconds[name, part].append(s)
-    both = {n: [x + y for x, y in zip(seconds[n, "forward"], seconds[n, "backward"])] for n in runs}
-    ratio = lambda x, y: round(statistics.median(p / q for p, q in zip(x, y)), 2)
+    of = {key: medians(times) for key, times in seconds.items()}
+    parts = lambda name: [of[name, "forward"], of[name, "backward"]]
     print(json.dumps({"op": "dense", "tokens": tensors[0].shape[0], "threads": a.threads,
                       **{f"{n}_{p}_s": figures(t) for (n, p), t in seconds.items()},
-                      "forward_ratio": ratio(seconds["torch", "forward"], seconds["megaslide", "forward"]),
-                      "forward_backward_ratio": ratio(both["torch"], both["megaslide"])}), flush=True)
+                      **ratios("forward_ratio", parts("torch")[:1], parts("megaslide")[:1]),
+                      **ratios("forward_backward_ratio", parts("torch"), parts("megaslide"))}), flush=True)
 
 
 def measure_dsa(torch, a):
     grid = grid_of(a.dsa_grid)
     tensors = inputs(torch, grid)
     dense = Dense(torch, *tensors)
-    sdpa = [timed(dense.forward), timed(dense.backward) if not a.forward_only else float("nan")]
+    sdpa = [timed(dense.forward)] + ([] if a.forward_only else [timed(dense.backward)])
     del dense
-    print(json.dumps({"op": "torch sdpa", "tokens": tensors[0].shape[0], "forward_s": round(sdpa[0], 2),
-                      "backward_s": round(sdpa[1], 2)}), flush=True)
+    print(json.dumps({"op": "torch sdpa", "tokens": tensors[0].shape[0], "clock_s": [round(x[0], 2) for x in sdpa],
+                      "cpu_s": [round(x[1], 2) for x in sdpa]}), flush=True)
     for mode in MODES:
         ours = Ours(torch, a, *tensors, offsets=raw_offsets(torch, grid, mode), grid=grid, mode=mode)
-        medians = {}
+        of = {}
         for which, kernel in ((2, "tile"), (1, "gather")):
             a.library.ms_dsa_kernel(which)
             times = {"forward": [], "backward": []}
             for turn in range(a.rounds + 1):
                 for part in times:
                     s = timed(getattr(ours, part))
-                    if turn or a.rounds == 0:
+                    if turn:  # the first turn touches the pages
                         times[part].append(s)
-            forward, backward = (statistics.median(t) for t in times.values())
-            medians[kernel] = forward, backward
-            print(json.dumps({"op": f"dsa {mode}", "kernel": kernel, "tokens": tensors[0].shape[0], "threads": a.threads,
-                              "forward_s": figures(times["forward"]), "backward_s": figures(times["backward"]),
-                              "sdpa_forward_ratio": round(sdpa[0] / forward, 1),
-                              "sdpa_forward_backward_ratio": round(sum(sdpa) / (forward + backward), 1)}), flush=True)
-        print(json.dumps({"op": f"dsa {mode}", "gather_over_tile_forward": round(medians["gather"][0] / medians["tile"][0], 2),
-                          "gather_over_tile_backward": round(medians["gather"][1] / medians["tile"][1], 2)}), flush=True)
+            of[kernel] = [medians(t) for t in times.values()]
+            row = {"op": f"dsa {mode}", "kernel": kernel, "tokens": tensors[0].shape[0], "threads": a.threads,
+                   **{f"{part}_s": figures(t) for part, t in times.items()},
+                   **ratios("sdpa_forward_ratio", sdpa[:1], of[kernel][:1], 1)}
+            if not a.forward_only:
+                row.update(ratios("sdpa_forward_backward_ratio", sdpa, of[kernel], 1))
+            print(json.dumps(row), flush=True)
+        print(json.dumps({"op": f"dsa {mode}", **ratios("gather_over_tile_forward", of["gather"][:1], of["tile"][:1]),
+                          **ratios("gather_over_tile_backward", of["gather"][1:], of["tile"][1:])}), flush=True)
     a.library.ms_dsa_kernel(0)
 
 
@@ -229,11 +244,11 @@ def measure_naive(torch, a):
         forward = timed(lambda: naive.run(False))
         both = timed(lambda: naive.run(True))
         print(json.dumps({"op": f"dsa {mode}", "tokens": q.shape[0], "threads": a.threads, "chunk": a.chunk,
-                          "naive_forward_s": round(forward, 2), "naive_forward_backward_s": round(both, 2),
-                          "naive_growth_mib": round(peak_mib() - before), "megaslide_forward_s": round(ours_s[0], 3),
-                          "megaslide_backward_s": round(ours_s[1], 3), "megaslide_growth_mib": round(ours_mib),
-                          "forward_ratio": round(forward / ours_s[0], 1),
-                          "forward_backward_ratio": round(both / sum(ours_s), 1)}), flush=True)
+                          "naive_forward_s": round(forward[0], 2), "naive_forward_backward_s": round(both[0], 2),
+                          "naive_growth_mib": round(peak_mib() - before), "megaslide_forward_s": round(ours_s[0][0], 3),
+                          "megaslide_backward_s": round(ours_s[1][0], 3), "megaslide_growth_mib": round(ours_mib),
+                          **ratios("forward_ratio", [forward], ours_s[:1], 1),
+                          **ratios("forward_backward_ratio", [both], ours_s, 1)}), flush=True)
 
 
 def check(torch, a):

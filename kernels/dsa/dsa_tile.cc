@@ -98,8 +98,9 @@ Scratch thread_scratch(const DsaShape& s, const DsaTiling& t, const DsaProducts&
 // A head of a sample within the tensors of a call.
 struct Head {
   Head(const DsaShape& s, DType dtype, int64_t batch_, int64_t index_)
-      : batch(batch_), index(index_), stride(s.heads * s.head_dim), base(batch * s.tokens() * stride + index * s.head_dim),
-        bytes(dtype_bytes(dtype)), heads(s.heads), lse0(batch * s.tokens() * heads + index) {}
+      : batch(batch_), index(index_), stride(s.heads * s.head_dim),
+        base(batch * s.tokens() * stride + index * s.head_dim), bytes(dtype_bytes(dtype)), heads(s.heads),
+        lse0(batch * s.tokens() * heads + index) {}
   const std::byte* inputs(const void* tensor) const { return static_cast<const std::byte*>(tensor) + base * bytes; }
   int64_t at(int64_t token) const { return base + token * stride; }
   int64_t lse(int64_t token) const { return lse0 + token * heads; }
@@ -169,8 +170,8 @@ void literal_backward(const DsaBackwardArgs& a, const Head& head, const DsaTile&
   for (size_t j = 0; j < dx.size(); ++j) partial[static_cast<int64_t>(j) * kQ + i] = dx[j];
 }
 
-void gradient_operands(const DsaBackwardArgs& a, const DsaProducts& p, const DsaTile& t, const Head& head, const Scratch& x,
-                       DsaTileStats& stats) {
+void gradient_operands(const DsaBackwardArgs& a, const DsaProducts& p, const DsaTile& t, const Head& head,
+                       const Scratch& x, DsaTileStats& stats) {
   const int64_t row = p.width() * p.bytes();
   query_operands(p, t, head, a.q, x.q);
   for (int64_t i = 0; i < kQ; ++i) stats.lse[i] = stats.dot[i] = stats.live[i] = 0;
@@ -234,7 +235,8 @@ void backward_head(const DsaBackwardArgs& a, const DsaProducts& p, const DsaTile
     if (!p.packs_alike()) ring.plane(t.lo[0] + n, [&](void* other) { p.pack_values(other, k, t.halo, n); });
   };
   p.scores(x.scores, x.q, t, planes_of(x.keys, t, x, pack_both), x.work);
-  p.scores(x.dp, x.dout, t, planes_of(x.values, t, x, [&](void* to, int64_t n) { p.pack_keys(to, v, t.halo, n); }), x.work);
+  const auto pack_values = [&](void* to, int64_t n) { p.pack_keys(to, v, t.halo, n); };
+  p.scores(x.dp, x.dout, t, planes_of(x.values, t, x, pack_values), x.work);
   std::fill(x.pi, x.pi + kQ * t.row, 0.0f);
   std::fill(x.gamma, x.gamma + kQ * t.row, 0.0f);
   dsa_tile_gradients(t, x.places_of(i), a.shape.scale, x.scores, x.dp, stats, x.pi, x.gamma, x.partial);
@@ -265,7 +267,8 @@ void add_keys(const DsaBackwardArgs& a, const DsaProducts& p, const std::vector<
       int64_t end = i;
       while (end < n && KeptPlanes::reads(tiles[static_cast<size_t>(end)], frame)) ++end;
       if (end > i) {
-        p.outer(x.sums, weights + kept.place(frame, i) * p.kept_bytes(t.halo), b + i * operand, end - i, t.halo, accumulate);
+        const std::byte* of_run = weights + kept.place(frame, i) * p.kept_bytes(t.halo);
+        p.outer(x.sums, of_run, b + i * operand, end - i, t.halo, accumulate);
         accumulate = true;
       }
       i = end + 1;
@@ -310,8 +313,8 @@ std::vector<DsaTile> tiles_of(const DsaShape& s, const DsaTiling& tiling, int64_
 }
 
 // One head through a column of tiles, frame after frame, then its keys.
-void backward_column(const DsaBackwardArgs& a, const DsaProducts& p, const std::vector<DsaTile>& tiles, const Head& head,
-                     bool first, Scratch& x) {
+void backward_column(const DsaBackwardArgs& a, const DsaProducts& p, const std::vector<DsaTile>& tiles,
+                     const Head& head, bool first, Scratch& x) {
   x.keys.clear();
   x.values.clear();
   if (!p.packs_alike()) x.keys_as_values.clear();

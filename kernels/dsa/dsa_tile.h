@@ -1,6 +1,11 @@
 // Kernel B of spec dsa.md §3 on the CPU, its geometry: tiles of up to 32 queries of one frame with their halo. Scores
 // and weights of a tile are [query][key] over the halo, so that the two corners of a sample along w are neighbours in
 // memory and a query's weights are its own.
+//
+// Backward goes twice over a span of frames. The first sweep is query-stationary: dq, offsets, and the tiles' weights Π
+// and Γ, which are kept as operands for as long as the span lasts. The second is key-stationary: a frame of keys sums
+// over all tiles that read it. Spans whose keys meet take turns in a fixed order, so that there are no atomics and no
+// sum depends on the threads; nothing of a span outlives it, so that memory does not grow with the tokens.
 #pragma once
 #include <cstdint>
 

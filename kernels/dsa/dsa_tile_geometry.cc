@@ -53,7 +53,8 @@ DsaTiling::DsaTiling(const DsaShape& s) {
     for (int64_t w = 1; w <= std::min(kDsaTileQueries / h, s.width); ++w) {
       const int64_t nh = (s.height + h - 1) / h, nw = (s.width + w - 1) / w;
       const int64_t rows = up(halo(1, s.height, h), 2), columns = up(halo(2, s.width, w), 16);
-      const double work = static_cast<double>(nh * nw * (up(h * w, 16) + kKeyWork)) * static_cast<double>(rows * columns);
+      const int64_t of_key = up(h * w, 16) + kKeyWork;
+      const double work = static_cast<double>(nh * nw * of_key) * static_cast<double>(rows * columns);
       if ((h == 1 && w == 1) || work < best) {
         best = work, tile_h = h, tile_w = w, bands = nh, across = nw;
         largest.rows = rows, largest.columns = columns;
@@ -64,8 +65,8 @@ DsaTiling::DsaTiling(const DsaShape& s) {
   padding_ = dsa_plane_keys(largest) * up(tile_h * tile_w, 16) /
              (largest.rows_there * largest.columns_there * tile_h * tile_w);
   largest.first = 0, largest.row_tokens = s.width, largest.plane_tokens = s.height * s.width;
-  // Sample positions of a tile, [slot][32]: 16 bytes, and backward 28 more. They are read once a head, in order, so they
-  // may overflow the second-level cache.
+  // Sample positions of a tile, [slot][32]: 16 bytes, and backward 24 more. They are read once a head, in order, so they
+  // may crowd the second-level cache.
   constexpr int64_t kPlacesBytes = int64_t{3} << 19;
   const auto frames_of = [&](int64_t bytes) {
     const int64_t fit = std::clamp<int64_t>(kPlacesBytes / (s.slots() * kDsaTileQueries * bytes), 1, s.frames);

@@ -59,11 +59,14 @@ void Place(const DsaShape& s, const DsaTile& t, int64_t batch, int64_t group, co
   const int64_t padded = PaddedOffsets(s);
   float *e = scratch + 2 * padded, *slope = e + kQ * padded;
   Displace(s, t.active, t.token, offsets + batch * s.tokens() * dsa_offset_count(s), group, scratch, e, slope);
-  TilePlacer placer{.s = s, .t = t, .places = places, .e = e, .slope = slope, .start = {}, .offsets_row = {}, .cell_row = {}};
+  TilePlacer placer{.s = s, .t = t, .places = places, .e = e, .slope = slope, .start = {}, .offsets_row = {},
+                    .cell_row = {}};
   for (int64_t i = 0; i < kQ; ++i) {
     const int64_t p[3] = {t.frame, t.h[i], t.w[i]};
-    for (int a = 0; a < 3; ++a)
-      placer.start[a][i] = static_cast<float>(dsa_window_start(p[a], t.bounds.k_eff[a], t.bounds.lo[a], t.bounds.hi[a]));
+    for (int a = 0; a < 3; ++a) {
+      const int64_t start = dsa_window_start(p[a], t.bounds.k_eff[a], t.bounds.lo[a], t.bounds.hi[a]);
+      placer.start[a][i] = static_cast<float>(start);
+    }
     placer.offsets_row[i] = static_cast<int32_t>(std::min(i, t.active - 1) * padded);
     placer.cell_row[i] = static_cast<int32_t>(i * t.row);
   }
@@ -113,11 +116,13 @@ struct TileCorners : Corners<kT> {
     [[maybe_unused]] const hn::CappedTag<float, 2> two;
     alignas(64) float pairs[kPlanes * 2][2 * kLanes];
     for (int i = 0; i < kPlanes * 2; ++i) hn::StoreInterleaved2(c[i / 2][i % 2][0], c[i / 2][i % 2][1], d, pairs[i]);
+    const int64_t step_t = b.step_t, step_h = b.step_h;
+#pragma GCC unroll 16
     for (int lane = 0; lane < kLanes; ++lane) {
-      float* p = map + cell[lane] / 4;
+      float* p = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(map) + cell[lane]);
 #pragma GCC unroll 4
       for (int i = 0; i < kPlanes * 2; ++i) {
-        float* at = p + i / 2 * b.step_t + i % 2 * b.step_h;
+        float* at = p + i / 2 * step_t + i % 2 * step_h;
 #if HWY_TARGET == HWY_SCALAR
         at[0] += pairs[i][2 * lane], at[1] += pairs[i][2 * lane + 1];
 #else
@@ -136,8 +141,8 @@ struct TileFractions {
 };
 
 template <bool kT, bool kW>
-void SoftmaxOf(const DsaTile& t, const DsaTilePlaces& places, float scale, const float* scores, float* samples, float* pi,
-               float* lse, float* inverse) {
+void SoftmaxOf(const DsaTile& t, const DsaTilePlaces& places, float scale, const float* scores, float* samples,
+               float* pi, float* lse, float* inverse) {
   const BlockTag d;
   for (int64_t lane = 0; lane < t.lanes; lane += kLanes) {
     auto top = hn::Set(d, -INFINITY);
