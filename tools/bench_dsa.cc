@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> files, ops{"dense", "window", "dsa"};
   std::string dtype = "fp32", mode = "full", reach, instruction_set, kernel = "auto", plot;
   int64_t doublings = 0;
+  bool emulated = false;
   CLI::Option* grid = nullptr;
   const ToolInfo info{.name = "bench-dsa",
                       .summary = "Measures dense, window and 3D deformable slide attention: time, FLOP/s, memory, error against fp64. "
@@ -42,9 +43,10 @@ int main(int argc, char** argv) {
     app.add_option("--plot", plot, "SVG of time and peak memory against tokens")->type_name("FILE.svg")->group("Measurement");
     app.add_option("--check", files, "A stored case, and its parameters unless they lie beside it, or a folder of cases; exit 3 where a kernel is off")
         ->expected(1, 2)->type_name("CASE.safetensors [CASE.json]")->group("Check");
+    app.add_flag("--emulated-cuda", emulated, "With --check: the CUDA kernels too, run on the CPU by an emulator; slow")->group("Check");
   };
   return run_tool(argc, argv, info, setup, [&](Tool& tool) {
-    if (!files.empty()) return check(tool, files, instruction_set);
+    if (!files.empty()) return check(tool, files, instruction_set, emulated);
     if (grid->count() == 0) throw usage_error("nothing to do", "give --grid TxHxW to measure, or --check CASE.safetensors");
     if (!reach.empty()) o.reach = parse_reach(reach);
     if (mode != "full") o.mode = mode == "slice" ? DsaOffsetMode::kSlice : DsaOffsetMode::kRigid;

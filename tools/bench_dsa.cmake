@@ -1,2 +1,2 @@
-ms_tool(bench-dsa DEPS ms_attention_check)
+ms_tool(bench-dsa DEPS ms_attention_check_emulated)
 target_sources(bench-dsa PRIVATE bench_dsa_modes.cc)

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "attention_check/check.h"
+#include "attention_check/emulated.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -24,12 +25,15 @@ std::vector<std::string> cases_of(const std::string& path) {
 
 }  // namespace
 
-int check(Tool& tool, const std::vector<std::string>& files, const std::string& only) {
+int check(Tool& tool, const std::vector<std::string>& files, const std::string& only, bool emulated) {
   InlineStream stream(tool.flags.threads);
   bool ok = true;
   for (const std::string& path : cases_of(files[0])) {
     const StoredCase c = load_stored_case(path, files.size() > 1 ? files[1] : case_json_path(path));
-    for (const KernelCheck& result : check_case(c, stream, only)) {
+    std::vector<KernelCheck> results = check_case(c, stream, only);
+    if (emulated)
+      for (KernelCheck& k : check_emulated(c, stream)) results.push_back(std::move(k));
+    for (const KernelCheck& result : results) {
       tool.print("{}\n", to_json_line(result));
       ok = ok && result.ok;
     }
