@@ -8,6 +8,7 @@
 #include "kernels/dsa/dsa_block.h"
 #include "kernels/dsa/dsa_gather.h"
 #include "tests/attention/random_case.h"
+#include "tests/dsa/dsa_spec.h"
 #include "tests/dsa/one_kernel.h"
 #include "tests/support/elementwise.h"
 
@@ -16,28 +17,15 @@ namespace {
 
 using testing_support::expect_kernels_agree;
 using testing_support::fill_inputs;
+using testing_support::kModes;
 
-struct Spec {
-  std::array<int64_t, 3> grid{3, 5, 6}, kernel{3, 3, 3};
-  std::array<double, 3> reach{1, 2, 2};
-  DsaOffsetMode mode = DsaOffsetMode::kFull;
-  int64_t heads = 2, head_dim = 8, groups = 2, batch = 1;
-};
-
-StoredCase make_case(const Spec& s) {
-  StoredCase c;
-  c.kind = CaseKind::kDsa, c.batch = s.batch, c.grid = s.grid, c.heads = s.heads, c.head_dim = s.head_dim;
-  c.kernel = s.kernel, c.reach = s.reach, c.mode = s.mode, c.groups = s.groups;
-  fill_inputs(c);
-  return c;
-}
+using Spec = testing_support::DsaSpec<3, 5, 6>;
+StoredCase make_case(const Spec& s) { return testing_support::make_dsa_case(s); }
 
 NamedResults gather(const StoredCase& c, int threads = 2, DType dtype = DType::kF32) {
   InlineStream stream(threads);
   return tested_kernels(CaseKind::kDsa).front().run(c, dtype, stream);
 }
-
-constexpr DsaOffsetMode kModes[] = {DsaOffsetMode::kFull, DsaOffsetMode::kSlice, DsaOffsetMode::kRigid};
 
 TEST(Dsa, grids_kernels_and_reaches) {
   const std::array<int64_t, 3> grids[] = {{1, 1, 1}, {5, 1, 1}, {1, 6, 1}, {1, 1, 7}, {2, 5, 9}, {4, 3, 17}};

@@ -11,6 +11,7 @@
 #include "kernels/attention/scratch.h"
 #include "kernels/dsa/dsa_tile.h"
 #include "tests/attention/random_case.h"
+#include "tests/dsa/dsa_spec.h"
 #include "tests/dsa/one_kernel.h"
 #include "tests/support/elementwise.h"
 
@@ -19,25 +20,13 @@ namespace {
 
 using testing_support::expect_kernels_agree;
 using testing_support::fill_inputs;
+using testing_support::kModes;
 using testing_support::OneDsaKernel;
 using testing_support::OneTileUnit;
 
-struct Spec {
-  std::array<int64_t, 3> grid{3, 11, 13}, kernel{3, 3, 3};
-  std::array<double, 3> reach{1, 2, 2};
-  DsaOffsetMode mode = DsaOffsetMode::kFull;
-  int64_t heads = 2, head_dim = 8, groups = 2, batch = 1;
-};
+using Spec = testing_support::DsaSpec<3, 11, 13>;
+StoredCase make_case(const Spec& s) { return testing_support::make_dsa_case(s); }
 
-StoredCase make_case(const Spec& s) {
-  StoredCase c;
-  c.kind = CaseKind::kDsa, c.batch = s.batch, c.grid = s.grid, c.heads = s.heads, c.head_dim = s.head_dim;
-  c.kernel = s.kernel, c.reach = s.reach, c.mode = s.mode, c.groups = s.groups;
-  fill_inputs(c);
-  return c;
-}
-
-constexpr DsaOffsetMode kModes[] = {DsaOffsetMode::kFull, DsaOffsetMode::kSlice, DsaOffsetMode::kRigid};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
 // body once a unit of this processor, the vector code that stands in for them included.

@@ -19,26 +19,17 @@
 #include "io/shard.h"
 #include "io/wan_variants.h"
 #include "temporary_folder.h"
+#include "tests/support/error_text.h"
 #include "torch_archive.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
 
+using testing_support::error_of;
+using testing_support::expect_contains;
+
 const std::string kData = MEGASLIDE_TEST_DATA;
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 struct Tensors : std::map<std::string, HostTensor> {
   Tensors() = default;

@@ -19,25 +19,16 @@
 #include "io/model_config_json.h"
 #include "io/state_hash.h"
 #include "temporary_folder.h"
+#include "tests/support/error_text.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
 
+using testing_support::error_of;
+using testing_support::expect_contains;
+
 const std::string kData = MEGASLIDE_TEST_DATA "/wan/dit/a";
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 // Same names, types, shapes and bytes.
 void expect_same_tensors(const std::string& a, const std::string& b) {

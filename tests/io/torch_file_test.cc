@@ -12,26 +12,17 @@
 #include "io/safetensors.h"
 #include "io/tensor_source.h"
 #include "temporary_folder.h"
+#include "tests/support/error_text.h"
 #include "torch_archive.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
 
+using testing_support::error_of;
+using testing_support::expect_contains;
+
 const std::string kFiles = MEGASLIDE_TEST_DATA "/checkpoints/torch/";
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
-}
 
 class TorchFileTest : public testing::Test {
  protected:
