@@ -305,15 +305,15 @@ void tile_attention_backward(TileUnit unit, const TileHead& h, int64_t begin, in
 }  // namespace megaslide
 
 #else
-#include <cstdlib>
+#include "base/error.h"
 
 // No tile unit in this build: tile_unit() is kNone and nothing calls these.
 namespace megaslide {
-size_t tile_attention_forward_scratch(const TileHead&) { std::abort(); }
-void tile_attention_forward(TileUnit, const TileHead&, int64_t, int64_t, const TileHeadResult&, void*) { std::abort(); }
-size_t tile_attention_backward_scratch(const TileHead&, int64_t, int64_t) { std::abort(); }
+size_t tile_attention_forward_scratch(const TileHead&) { MS_CHECK(false, "no tile unit in this build"); }
+void tile_attention_forward(TileUnit, const TileHead&, int64_t, int64_t, const TileHeadResult&, void*) { MS_CHECK(false, "no tile unit in this build"); }
+size_t tile_attention_backward_scratch(const TileHead&, int64_t, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
 void tile_attention_backward(TileUnit, const TileHead&, int64_t, int64_t, const TileHeadGradient&, void*) {
-  std::abort();
+  MS_CHECK(false, "no tile unit in this build");
 }
 }  // namespace megaslide
 #endif

@@ -121,24 +121,24 @@ float dsa_bf16_round(uint16_t* a, const float* x, const float* y, int64_t d, int
 }  // namespace megaslide
 
 #else
-#include <cstdlib>
+#include "base/error.h"
 
 // No tile unit in this build: tile_unit() is kNone and nothing calls these.
 namespace megaslide {
-void dsa_bf16_pack_keys(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { std::abort(); }
-void dsa_bf16_pack_values(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { std::abort(); }
-int64_t dsa_bf16_scratch(const DsaHalo&) { std::abort(); }
+void dsa_bf16_pack_keys(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
+void dsa_bf16_pack_values(uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
+int64_t dsa_bf16_scratch(const DsaHalo&) { MS_CHECK(false, "no tile unit in this build"); }
 void dsa_bf16_scores(TileUnit, float*, int64_t, int64_t, const uint16_t*, const void* const*, int64_t, const DsaHalo&) {
-  std::abort();
+  MS_CHECK(false, "no tile unit in this build");
 }
 void dsa_bf16_weigh(TileUnit, float*, const float*, int64_t, int64_t, const void* const*, int64_t, const DsaHalo&, void*) {
-  std::abort();
+  MS_CHECK(false, "no tile unit in this build");
 }
-void dsa_bf16_keep(uint16_t*, const float*, int64_t, const DsaHalo&) { std::abort(); }
+void dsa_bf16_keep(uint16_t*, const float*, int64_t, const DsaHalo&) { MS_CHECK(false, "no tile unit in this build"); }
 void dsa_bf16_outer(TileUnit, float*, const uint16_t*, const uint16_t*, int64_t, int64_t, const DsaHalo&, bool) {
-  std::abort();
+  MS_CHECK(false, "no tile unit in this build");
 }
-void dsa_bf16_columns(uint16_t*, const uint16_t*, int64_t) { std::abort(); }
-float dsa_bf16_round(uint16_t*, const float*, const float*, int64_t, int64_t) { std::abort(); }
+void dsa_bf16_columns(uint16_t*, const uint16_t*, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
+float dsa_bf16_round(uint16_t*, const float*, const float*, int64_t, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
 }  // namespace megaslide
 #endif

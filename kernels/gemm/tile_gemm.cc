@@ -216,13 +216,13 @@ void tile_pack_panels(uint16_t* panels, const uint16_t* a, int64_t stride, int64
 }  // namespace megaslide::gemm
 
 #else
-#include <cstdlib>
+#include "base/error.h"
 
 // No tile unit in this build: tile_unit() is kNone and nothing calls these.
 namespace megaslide::gemm {
-size_t tile_scratch_bytes() { std::abort(); }
-void tile_piece(TileUnit, const TileProblem&, int64_t, int64_t, int64_t, int64_t, void*) { std::abort(); }
-void tile_pack(uint16_t*, const uint16_t*, int64_t, bool, int64_t, int64_t, int64_t, int64_t) { std::abort(); }
-void tile_pack_panels(uint16_t*, const uint16_t*, int64_t, int64_t, int64_t, int64_t, int64_t) { std::abort(); }
+size_t tile_scratch_bytes() { MS_CHECK(false, "no tile unit in this build"); }
+void tile_piece(TileUnit, const TileProblem&, int64_t, int64_t, int64_t, int64_t, void*) { MS_CHECK(false, "no tile unit in this build"); }
+void tile_pack(uint16_t*, const uint16_t*, int64_t, bool, int64_t, int64_t, int64_t, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
+void tile_pack_panels(uint16_t*, const uint16_t*, int64_t, int64_t, int64_t, int64_t, int64_t) { MS_CHECK(false, "no tile unit in this build"); }
 }  // namespace megaslide::gemm
 #endif

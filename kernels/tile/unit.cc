@@ -40,10 +40,12 @@ std::atomic<TileUnit> limit{TileUnit::kAmx};
 
 }  // namespace
 
-TileUnit tile_unit() {
+TileUnit best_tile_unit() {
   static const TileUnit found = detect();
-  return std::min(found, limit.load(std::memory_order_relaxed));
+  return found;
 }
+
+TileUnit tile_unit() { return std::min(best_tile_unit(), limit.load(std::memory_order_relaxed)); }
 
 void limit_tile_unit(TileUnit best) { limit.store(best, std::memory_order_relaxed); }
 

@@ -10,7 +10,10 @@ enum class TileUnit {
   kAmx,     // AMX-BF16 besides
 };
 
-// The best unit of this processor, this operating system and this build, unless limited. Results of one unit do not
+// The best unit of this processor, this operating system and this build.
+TileUnit best_tile_unit();
+
+// The same, unless limited. Results of one unit do not
 // depend on the number of threads; those of two units differ in rounding.
 TileUnit tile_unit();
 

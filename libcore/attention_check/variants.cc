@@ -12,11 +12,6 @@ namespace {
 
 constexpr const char *kAmx = "amx", *kAvx512Bf16 = "avx512-bf16";
 
-TileUnit best_unit() {
-  limit_tile_unit(TileUnit::kAmx);
-  return tile_unit();
-}
-
 bool is_unit(const std::string& set) { return set == kAmx || set == kAvx512Bf16; }
 
 }  // namespace
@@ -24,7 +19,7 @@ bool is_unit(const std::string& set) { return set == kAmx || set == kAvx512Bf16;
 std::vector<std::string> instruction_sets() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> sets;
-    const TileUnit best = best_unit();
+    const TileUnit best = best_tile_unit();
     if (best == TileUnit::kAmx) sets.push_back(kAmx);
     if (best != TileUnit::kNone) sets.push_back(kAvx512Bf16);
     for (const std::string& s : vector_sets()) sets.push_back(s);
