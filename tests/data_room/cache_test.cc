@@ -17,36 +17,17 @@
 #include "data/resize.h"
 #include "io/video.h"
 #include "model/text_encoder.h"
+#include "tests/data_room/encode_fixture.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig small_model() {
-  ModelConfig m;
-  m.name = "small";
-  m.codec = CodecKind::kHaar;
-  m.text_encoder = TextEncoderKind::kHashedNgram;
-  m.text_len = 4;
-  m.text_dim = 32;
-  m.num_frames = 17;
-  return m;
-}
+ModelConfig small_model() { return testing_support::small_encoding_model(4); }
 
-class Cache : public testing::Test {
+class Cache : public testing_support::EncodeFixture {
  protected:
-  void SetUp() override {
-    root_ = testing::TempDir() + "megaslide-cache-" + testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-    fs::copy(std::string(MEGASLIDE_TEST_DATA) + "/clips", root_ + "/clips");
-    fs::remove(root_ + "/clips/README.md");
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  std::string cache() const { return root_ + "/cache"; }
-  void put(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
   EncodeReport run(const ModelConfig& model = small_model(), int64_t frames = 17) {
     EncodeOptions o;
     o.datasets = {root_ + "/clips"};
@@ -61,8 +42,6 @@ class Cache : public testing::Test {
     for (fs::directory_iterator it(dir, ignored), end; it != end; it.increment(ignored)) ++n;
     return n;
   }
-
-  std::string root_;
 };
 
 TEST_F(Cache, HoldsTheEmptyCaption) {

@@ -15,38 +15,17 @@
 #include "data/encode.h"
 #include "data/report.h"
 #include "model/text_encoder.h"
+#include "tests/data_room/encode_fixture.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig small_model() {
-  ModelConfig m;
-  m.name = "small";
-  m.codec = CodecKind::kHaar;
-  m.text_encoder = TextEncoderKind::kHashedNgram;
-  m.text_len = 16;
-  m.text_dim = 32;
-  m.num_frames = 17;
-  return m;
-}
+ModelConfig small_model() { return testing_support::small_encoding_model(16); }
 
-class Encode : public testing::Test {
+class Encode : public testing_support::EncodeFixture {
  protected:
-  void SetUp() override {
-    root_ = testing::TempDir() + "megaslide-encode-" + testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-    fs::copy(std::string(MEGASLIDE_TEST_DATA) + "/clips", clips());
-    fs::remove(clips() + "/README.md");
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  std::string clips() const { return root_ + "/clips"; }
-  std::string cache() const { return root_ + "/cache"; }
-  void put(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
   EncodeReport run(int64_t side = 64, int threads = 2, const std::string& to = {}) {
     EncodeOptions o;
     o.datasets = {clips()};
@@ -55,8 +34,6 @@ class Encode : public testing::Test {
     ThreadPool pool(threads);
     return encode_dataset(o, small_model(), pool);
   }
-
-  std::string root_;
 };
 
 TEST_F(Encode, MakesACacheThatTrainingReads) {
