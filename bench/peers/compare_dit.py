@@ -14,7 +14,8 @@ import json
 import os
 import statistics
 import sys
-import time
+
+from interleaved import interleaved_seconds
 
 
 def float_pointer(tensor):
@@ -152,13 +153,7 @@ def main():
         # What streaming adds: weights are laid out at each of a step's two uploads.
         ("pack", "megaslide"): lambda: (ours.pack(False), ours.pack(True)),
     }
-    seconds = {name: [] for name in programs}
-    for turn in range(args.rounds + 1):
-        for name, run in programs.items():
-            begin = time.perf_counter()
-            run()
-            if turn:
-                seconds[name].append(time.perf_counter() - begin)
+    seconds = interleaved_seconds(programs, args.rounds)
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     print(f"{cpu}; torch {torch.__version__}, {args.threads} threads, {args.layers} layers, {tokens} tokens, "
           f"{args.rounds} interleaved rounds", file=sys.stderr)

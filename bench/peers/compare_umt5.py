@@ -12,7 +12,8 @@ import json
 import os
 import statistics
 import sys
-import time
+
+from interleaved import interleaved_seconds
 
 NAMES = ["layer.0.layer_norm", "layer.1.layer_norm", "layer.0.SelfAttention.relative_attention_bias", "layer.0.SelfAttention.q",
          "layer.0.SelfAttention.k", "layer.0.SelfAttention.v", "layer.0.SelfAttention.o", "layer.1.DenseReluDense.wi_0",
@@ -87,13 +88,7 @@ def main():
     del reference
 
     programs = {"transformers": peer, "megaslide": megaslide, "megaslide with packing": megaslide_packing}
-    seconds = {name: [] for name in programs}
-    for turn in range(args.rounds + 1):
-        for name, run in programs.items():
-            begin = time.perf_counter()
-            run()
-            if turn:
-                seconds[name].append(time.perf_counter() - begin)
+    seconds = interleaved_seconds(programs, args.rounds)
     print(f"torch {torch.__version__}, transformers {transformers.__version__} ({args.attention}), {args.threads} threads, "
           f"{args.tokens} tokens, {args.rounds} interleaved rounds; relative error to fp32: {errors}", file=sys.stderr)
     for name, times in seconds.items():

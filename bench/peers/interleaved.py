@@ -1,0 +1,14 @@
+"""Timing of programs in turn, so that what else the machine does meets all of them alike."""
+import time
+
+
+def interleaved_seconds(programs, rounds):
+    """Seconds of each round by name. `programs`: name to call. A round before the first, for memory and caches, is not counted."""
+    seconds = {name: [] for name in programs}
+    for turn in range(rounds + 1):
+        for name, run in programs.items():
+            begin = time.perf_counter()
+            run()
+            if turn:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
