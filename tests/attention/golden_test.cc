@@ -9,9 +9,12 @@
 
 #include "attention_check/check.h"
 #include "base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 std::vector<std::string> cases_in(const std::filesystem::path& folder) {
   std::vector<std::string> paths;
@@ -72,18 +75,17 @@ std::string load_error(const std::string& safetensors, const std::string& json) 
 
 TEST(Golden, damaged_cases_are_errors_with_the_file_named) {
   const std::string folder = MEGASLIDE_TEST_DATA "/dsa/";
-  const auto temporary = std::filesystem::temp_directory_path() / fmt::format("megaslide_case_{}.json", ::getpid());
+  const TemporaryFolder folder_of_cases;
+  const std::string temporary = folder_of_cases / "case.json";
   const auto json = [&](const std::string& text) {
-    std::FILE* f = std::fopen(temporary.c_str(), "w");
-    std::fwrite(text.data(), 1, text.size(), f);
-    std::fclose(f);
-    return load_error(folder + "full_n1.safetensors", temporary.string());
+    folder_of_cases.write("case.json", text);
+    return load_error(folder + "full_n1.safetensors", temporary);
   };
   const std::string start = R"({"kind":"dsa","mode":"full","batch":1,"heads":2,"head_dim":8,"scale":1,"groups":1,)";
   EXPECT_NE(load_error(folder + "full_n1.safetensors", folder + "none.json").find("none.json"), std::string::npos);
   EXPECT_NE(load_error(folder + "none.safetensors", folder + "full_n1.json"), "");
   EXPECT_NE(load_error(folder + "dense.safetensors", folder + "full_n1.json").find("dense.safetensors"), std::string::npos);
-  EXPECT_NE(json("").find(temporary.string()), std::string::npos);
+  EXPECT_NE(json("").find(temporary), std::string::npos);
   EXPECT_NE(json("[]").find("no JSON object"), std::string::npos);
   EXPECT_NE(json("{\"kind\":3}"), "");
   EXPECT_NE(json(R"({"kind":"other","batch":1,"grid_thw":[1,1,1],"heads":1,"head_dim":1,"scale":1})").find("other"), std::string::npos);
@@ -96,7 +98,6 @@ TEST(Golden, damaged_cases_are_errors_with_the_file_named) {
   EXPECT_NE(json(motion + R"("proj_channels":16,"mode":"rigid"})").find("slice"), std::string::npos);
   EXPECT_NE(json(motion + R"("proj_channels":8,"mode":"slice"})").find("16 channels"), std::string::npos);
   EXPECT_NE(json(start + R"("grid_thw":[9000,9000,9000],"kernel_thw":[3,3,3],"reach_thw":[1,2,2]})"), "");
-  std::filesystem::remove(temporary);
 }
 
 }  // namespace

@@ -14,21 +14,15 @@
 #include <functional>
 
 #include "base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 class AtomicFileTest : public testing::Test {
  protected:
-  AtomicFileTest() {
-    std::string pattern = (fs::temp_directory_path() / "megaslide-test-XXXXXX").string();
-    dir_ = mkdtemp(pattern.data());
-  }
-  ~AtomicFileTest() override {
-    std::error_code ec;
-    fs::remove_all(dir_, ec);
-  }
   std::string at(const std::string& name) const { return dir_ + "/" + name; }
   std::vector<std::string> names() const {
     std::vector<std::string> out;
@@ -36,7 +30,8 @@ class AtomicFileTest : public testing::Test {
     std::sort(out.begin(), out.end());
     return out;
   }
-  std::string dir_;
+  const TemporaryFolder folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 // Runs `body` in a child whose files may not exceed `limit` bytes; returns what it threw.

@@ -6,9 +6,12 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 // FIPS 180-4 examples.
 TEST(Sha256, KnownVectors) {
@@ -26,12 +29,12 @@ TEST(Sha256, PiecesEqualTheWholeAndHexDoesNotEndIt) {
 }
 
 TEST(Sha256, FileEqualsText) {
-  const auto path = std::filesystem::temp_directory_path() / "megaslide-sha256-test";
+  const TemporaryFolder folder;
   const std::string text(3'000'000, 'x');
-  std::ofstream(path) << text;
-  EXPECT_EQ(sha256_file(path.string()), sha256_hex(std::string_view(text)));
+  const std::string path = folder.write("text", text);
+  EXPECT_EQ(sha256_file(path), sha256_hex(std::string_view(text)));
   std::filesystem::remove(path);
-  EXPECT_THROW(sha256_file(path.string()), Error);
+  EXPECT_THROW(sha256_file(path), Error);
 }
 
 }  // namespace

@@ -9,9 +9,12 @@
 #include "base/error.h"
 #include "config/load.h"
 #include "config/yaml.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 std::string message_of(const std::string& yaml) {
   try {
@@ -104,11 +107,9 @@ TEST(HostileYaml, Syntax) {
 }
 
 TEST(HostileYaml, LargeFilesAreRefusedAtOnce) {
-  const std::string path = testing::TempDir() + "large-" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) + ".yaml";
-  {
-    std::ofstream(path) << "threads: 1\n";
-    std::filesystem::resize_file(path, 100'000'000);  // sparse
-  }
+  const TemporaryFolder folder;
+  const std::string path = folder.write("large.yaml", "threads: 1\n");
+  std::filesystem::resize_file(path, 100'000'000);  // sparse
   const auto start = std::chrono::steady_clock::now();
   try {
     load_run_config(path);
@@ -117,7 +118,6 @@ TEST(HostileYaml, LargeFilesAreRefusedAtOnce) {
     EXPECT_NE(e.message().find("larger than 1048576 bytes"), std::string::npos) << e.message();
   }
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1.0);
-  std::remove(path.c_str());
 }
 
 // A long text takes no more than a moment, whatever it is made of. The limit is far above what it takes (tenths of a

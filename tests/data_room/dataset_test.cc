@@ -6,20 +6,15 @@
 
 #include "base/error.h"
 #include "data/dataset.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 std::string data(const std::string& name) { return std::string(MEGASLIDE_TEST_DATA) + "/cases/" + name; }
-
-std::string fresh_folder(const std::string& name) {
-  const std::string path = testing::TempDir() + "megaslide-dataset-" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
 
 void put(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
@@ -82,7 +77,8 @@ TEST(Folder, FrameFoldersAndStills) {
 }
 
 TEST(Folder, OddNamesAndHiddenFiles) {
-  const std::string dir = fresh_folder("names");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   const std::vector<std::string> names = {"-dash.mp4", "with space.mp4", "quote'\"s.mp4", "percent%20d.mp4", "été.mp4", "日本語.mp4", "UPPER.MP4", "a.b.c.mp4", "semi;colon&.mp4", "new\nline.mp4", "bad\xff.mp4"};
   for (const std::string& n : names) {
     put(dir + "/" + n, "x");
@@ -96,7 +92,8 @@ TEST(Folder, OddNamesAndHiddenFiles) {
 }
 
 TEST(Folder, NamesInOtherUnicodeForms) {
-  const std::string dir = fresh_folder("forms"), composed = "caf\xc3\xa9", decomposed = "cafe\xcc\x81";
+  const TemporaryFolder temporary;
+  const std::string dir = temporary.path(), composed = "caf\xc3\xa9", decomposed = "cafe\xcc\x81";
   put(dir + "/" + decomposed + ".mp4", "x");
   put(dir + "/" + composed + ".txt", "a caption");
   put(dir + "/t.csv", "video,caption\n" + composed + ".mp4,from a table\n" + composed + "2.mp4,none\n");
@@ -114,7 +111,8 @@ TEST(Folder, NamesInOtherUnicodeForms) {
 }
 
 TEST(Folder, Links) {
-  const std::string dir = fresh_folder("links");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   fs::create_directories(dir + "/real");
   put(dir + "/real/a.mp4", "x");
   put(dir + "/real/a.txt", "caption");
@@ -166,7 +164,8 @@ TEST(CsvTable, WrongColumnIsAUsageError) {
 }
 
 TEST(CsvTable, Dialects) {
-  const std::string dir = fresh_folder("csv");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   put(dir + "/a.mp4", "x");
   put(dir + "/t.tsv", "Prompt\tFile_Name\r\na, b; c\ta.mp4\r\n");
   put(dir + "/s.csv", "file;text\na.mp4;\"x;y\"\n");
@@ -190,7 +189,8 @@ TEST(JsonTable, Lines) {
 }
 
 TEST(JsonTable, Documents) {
-  const std::string dir = fresh_folder("json");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   for (const char* n : {"a.mp4", "b.mp4"}) put(dir + "/" + n, "x");
   const Captions wanted = {{"a.mp4", "one"}, {"b.mp4", "two"}};
   put(dir + "/list.json", R"([{"path": "a.mp4", "caption": "one"}, {"caption": "two", "path": "b.mp4", "x": {"y": [1]}}])");
@@ -216,7 +216,8 @@ TEST(Pairs, CaptionsNeverSlide) {
   const Dataset d = read_datasets({data("pairs/prompts-short.txt"), data("pairs/videos.txt")});
   EXPECT_EQ(captions(d), wanted);
   EXPECT_EQ(d.entries[2].problem, "the caption is empty");
-  const std::string dir = fresh_folder("pairs");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   put(dir + "/prompts.txt", "one\ntwo\n");
   put(dir + "/videos.txt", "a.mp4\n");
   try {
@@ -229,7 +230,8 @@ TEST(Pairs, CaptionsNeverSlide) {
 }
 
 TEST(Arguments, WhatIsNoDataset) {
-  const std::string dir = fresh_folder("arguments");
+  const TemporaryFolder folder;
+  const std::string& dir = folder.path();
   put(dir + "/a.xyz", "x");
   put(dir + "/p.txt", "x");
   for (const char* n : {"/a.xyz", "/p.txt", "/none"}) EXPECT_THROW(read_datasets({dir + n}), Error) << n;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "config/model_config.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide::testing_support {
 
@@ -24,20 +25,16 @@ inline ModelConfig small_encoding_model(int64_t text_len) {
 class EncodeFixture : public testing::Test {
  protected:
   void SetUp() override {
-    const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-    root_ = testing::TempDir() + "megaslide-" + test.test_suite_name() + "-" + test.name();
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_);
     std::filesystem::copy(std::string(MEGASLIDE_TEST_DATA) + "/clips", clips());
     std::filesystem::remove(clips() + "/README.md");
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
 
   std::string clips() const { return root_ + "/clips"; }
   std::string cache() const { return root_ + "/cache"; }
   void put(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-  std::string root_;
+  const TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
 };
 
 }  // namespace megaslide::testing_support

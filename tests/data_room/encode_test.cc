@@ -16,11 +16,13 @@
 #include "data/report.h"
 #include "model/text_encoder.h"
 #include "tests/data_room/encode_fixture.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 ModelConfig small_model() { return testing_support::small_encoding_model(16); }
 
@@ -273,8 +275,8 @@ TEST(Md5, KnownDigests) {  // RFC 1321, A.5
 }
 
 TEST(EncodeFiles, TensorAndTexts) {
-  const std::string root = testing::TempDir() + "megaslide-files";
-  fs::create_directories(root);
+  const TemporaryFolder folder;
+  const std::string& root = folder.path();
   HostTensor video(DType::kF32, {2, 3, 5, 8, 16});
   for (int64_t i = 0; i < video.elements(); ++i) video.f32()[i] = static_cast<float>(i % 17) / 8 - 1;
   write_safetensors(root + "/v.safetensors", {{"video", video.view()}});

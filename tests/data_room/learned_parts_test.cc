@@ -8,18 +8,18 @@
 #include "data/encode.h"
 #include "model/text_encoder.h"
 #include "model/video_codec.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 class LearnedParts : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "megaslide-learned-" + testing::UnitTest::GetInstance()->current_test_info()->name();
     const std::string data = MEGASLIDE_TEST_DATA;
-    fs::remove_all(root_);
     fs::create_directories(root_ + "/model");
     fs::copy(data + "/vae/w21", root_ + "/model/vae");
     fs::remove(root_ + "/model/vae/io.safetensors");
@@ -35,7 +35,6 @@ class LearnedParts : public testing::Test {
     parts_.config.text_dim = 64;
     parts_.folder = root_ + "/model";
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   EncodeOptions options() const {
     EncodeOptions o;
@@ -49,7 +48,8 @@ class LearnedParts : public testing::Test {
     return encode_dataset(o, parts_, pool);
   }
 
-  std::string root_;
+  const TemporaryFolder folder_;
+  const std::string& root_ = folder_.path();
   ModelParts parts_;
 };
 

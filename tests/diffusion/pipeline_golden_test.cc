@@ -13,17 +13,17 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/video.h"
+#include "tests/support/temporary_folder.h"
 
 #include <nlohmann/json.hpp>
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 class GoldenPipeline : public testing::Test {
  protected:
-  void SetUp() override { fs::create_directories(out_); }
-  void TearDown() override { fs::remove_all(out_); }
 
   SampleJob job(const std::string& golden, int64_t steps) const {
     const nlohmann::json meta = read_json(golden + "/meta.json");
@@ -79,7 +79,8 @@ class GoldenPipeline : public testing::Test {
     EXPECT_LT(different, 50) << "of " << want.elements();
   }
 
-  std::string out_ = (fs::temp_directory_path() / fmt::format("megaslide-golden-pipeline-{}", getpid())).string();
+  const TemporaryFolder folder_;
+  const std::string& out_ = folder_.path();
 };
 
 TEST_F(GoldenPipeline, LatentsOfEachStepAndFrames) {

@@ -11,17 +11,17 @@
 #include "base/error.h"
 #include "diffusion/sample_job.h"
 #include "io/safetensors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA "/sampling";
 
 class ReferenceRun : public testing::Test {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
   SampleJob job(int64_t steps) const {
     SampleJob j;
     j.model = kData + "/transformer";
@@ -44,7 +44,8 @@ class ReferenceRun : public testing::Test {
     }
     return std::sqrt(difference / norm);
   }
-  std::string folder_ = (fs::temp_directory_path() / fmt::format("megaslide-sampling-{}", getpid())).string();
+  const TemporaryFolder temporary_;
+  const std::string& folder_ = temporary_.path();
 };
 
 TEST_F(ReferenceRun, Fp32) {

@@ -18,16 +18,18 @@
 #include "io/safetensors.h"
 #include "io/shard.h"
 #include "model/init_model.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 class SampleJobs : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = (fs::temp_directory_path() / fmt::format("megaslide-jobs-{}", getpid())).string();
-    fs::create_directories(folder_);
+    temporary_ = std::make_unique<TemporaryFolder>();
+    folder_ = temporary_->path();
     ModelConfig c;
     c.name = "small";
     c.dim = 24;
@@ -48,7 +50,7 @@ class SampleJobs : public testing::Test {
     ThreadPool pool(1);
     init_model_directory(folder_ + "/model", c, 1, DType::kF32, false, pool);
   }
-  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static void TearDownTestSuite() { temporary_.reset(); }
 
   static SampleJob job(std::vector<std::string> prompts, const std::string& out) {
     SampleJob j;
@@ -68,6 +70,7 @@ class SampleJobs : public testing::Test {
     const HostTensor t = HostTensor::f32_from(file.view("latents"));
     return {t.f32(), t.f32() + t.elements()};
   }
+  static inline std::unique_ptr<TemporaryFolder> temporary_;
   static inline std::string folder_;
 };
 

@@ -12,9 +12,12 @@
 #include "attention_check/stored_case.h"
 #include "attention_check/variants.h"
 #include "base/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 constexpr MachinePeaks kPeaks{1e11, 1e10};
 
@@ -58,12 +61,12 @@ TEST(Bench, mistakes_are_usage_errors) {
 }
 
 TEST(StoredCase, what_is_no_case_is_named) {
-  const std::string folder = ::testing::TempDir() + "megaslide-cases";
-  std::filesystem::create_directories(folder + "/folder.json");
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "folder.json");
   const auto error = [&](const std::string& name, const std::string& text) {
-    if (!text.empty()) std::ofstream(folder + "/" + name) << text;
+    if (!text.empty()) folder.write(name, text);
     try {
-      load_stored_case(folder + "/none.safetensors", folder + "/" + name);
+      load_stored_case(folder / "none.safetensors", folder / name);
     } catch (const Error& e) {
       return std::string(e.what());
     }
@@ -77,7 +80,6 @@ TEST(StoredCase, what_is_no_case_is_named) {
     EXPECT_NE(what.find(part), std::string::npos) << what;
     EXPECT_NE(what.find("remedy: "), std::string::npos) << what;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Bench, peaks_and_the_share_of_them) {

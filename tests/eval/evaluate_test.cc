@@ -10,15 +10,17 @@
 #include "eval/import.h"
 #include "eval/report.h"
 #include "io/video.h"
-#include "temp_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
+using testing_support::TemporaryFolder;
+
 using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 
-const std::string kMixed = std::string(MEGASLIDE_TEST_DATA) + "/eval/mixed";
+const std::string kData = MEGASLIDE_TEST_DATA "/eval/", kMixed = kData + "mixed";
 
 Evaluation run(const Names& inputs, EvalOptions o = {}) {
   o.inputs = inputs;
@@ -80,14 +82,14 @@ TEST(Evaluate, ThreadsDoNotChangeTheReport) {
 }
 
 TEST(Evaluate, NamesAreAuditedFirst) {
-  const TempFolder t;
+  const TemporaryFolder t;
   for (const char* name : {"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv",
                            "ends with a dot-1.mkv", "ends with a dot.-0.mkv", "extra clip-0.mkv",
                            "fac\xCC\xA7"
                            "ades-0.mkv",
                            "fa\xC3\xA7"
                            "ades-1.MKV"}) {
-    t.copy("named.mkv", std::string("v/") + name);
+    t.copy(kData + "named.mkv", std::string("v/") + name);
   }
   t.write("v/readme.txt", "no video");
   EvalOptions o;
@@ -111,9 +113,9 @@ TEST(Evaluate, NamesAreAuditedFirst) {
 }
 
 TEST(Evaluate, PromptsScoreOnlyTheirDimensions) {
-  const TempFolder t;
-  t.copy("named.mkv", "v/fox-0.mkv");
-  t.copy("mixed/small.mkv", "v/scene-0.mkv");
+  const TemporaryFolder t;
+  t.copy(kData + "named.mkv", "v/fox-0.mkv");
+  t.copy(kData + "mixed/small.mkv", "v/scene-0.mkv");
   EvalOptions o;
   o.videos_a_prompt = 1;
   o.prompts = t.write(
@@ -130,8 +132,8 @@ TEST(Evaluate, PromptsScoreOnlyTheirDimensions) {
 }
 
 TEST(Evaluate, BadVideosAreSkippedByName) {
-  const TempFolder t;
-  t.copy("mixed/small.mkv", "v/good.mkv");
+  const TemporaryFolder t;
+  t.copy(kData + "mixed/small.mkv", "v/good.mkv");
   t.write("v/text.mp4", "this is a text");
   t.write("v/empty.mp4", "");
   const Evaluation e = run({t / "v", t / "absent.mp4"});
@@ -148,7 +150,7 @@ TEST(Evaluate, BadVideosAreSkippedByName) {
 }
 
 TEST(Evaluate, AFolderOfFramesIsAVideo) {
-  const TempFolder t;
+  const TemporaryFolder t;
   write_frames(t / "set/clip-0", 12);
   const Evaluation e = run({t / "set"});
   ASSERT_EQ(e.videos.size(), 1u);
@@ -159,7 +161,7 @@ TEST(Evaluate, AFolderOfFramesIsAVideo) {
 }
 
 TEST(Evaluate, ReferencesGivePsnrAndSsim) {
-  const TempFolder t;
+  const TemporaryFolder t;
   write_frames(t / "ref/a", 4);
   write_frames(t / "out/a", 4, 1);
   write_frames(t / "out/b", 4);
@@ -200,7 +202,7 @@ TEST(Evaluate, DimensionsAskedForAreWithheldByName) {
 }
 
 TEST(Evaluate, WeightsThatCannotRunAreSaid) {
-  const TempFolder t;
+  const TemporaryFolder t;
   t.write("w/dino_vitb16.safetensors", "x");
   t.write("w/amt_s.pth", "x");
   EvalOptions o;
@@ -213,7 +215,7 @@ TEST(Evaluate, WeightsThatCannotRunAreSaid) {
 }
 
 TEST(Import, ScoresOfOtherProgramsCompleteTheTotal) {
-  const TempFolder t;
+  const TemporaryFolder t;
   // The example of the aggregate arithmetic, without flicker.
   const std::string file = t.write(
       "d_eval_results.json", R"({"subject_consistency": [0.95, [{"video_path": "a-0.mp4", "video_results": 0.95}]],
@@ -238,7 +240,7 @@ TEST(Import, ScoresOfOtherProgramsCompleteTheTotal) {
 }
 
 TEST(Import, WhatIsNoScoreIsRefused) {
-  const TempFolder t;
+  const TemporaryFolder t;
   Names warnings;
   int n = 0;
   for (const char* text : {"[]", "{}", "{\"scene\": \"x\"}", "{\"scene\": []}", "{\"scenery\": 0.5}",
@@ -266,7 +268,7 @@ TEST(Thresholds, RawScoresAndWithheldOnes) {
 }
 
 TEST(Results, FilesAsVBenchWritesThem) {
-  const TempFolder t;
+  const TemporaryFolder t;
   EvalOptions o;
   o.reference = kMixed;
   const Evaluation e = run({kMixed}, o);
@@ -310,9 +312,9 @@ TEST(Report, JsonHasTheContractsFields) {
 }
 
 TEST(Report, HtmlStandsAloneAndEscapesNames) {
-  const TempFolder t;
-  t.copy("mixed/small.mkv", "v/<script>alert(1)<&\"'.mkv");
-  t.copy("mixed/still.mkv", "v/bad\xFFutf\x01.mkv");
+  const TemporaryFolder t;
+  t.copy(kData + "mixed/small.mkv", "v/<script>alert(1)<&\"'.mkv");
+  t.copy(kData + "mixed/still.mkv", "v/bad\xFFutf\x01.mkv");
   EvalOptions o;
   o.thumbnails = true;
   const Evaluation e = run({t / "v"}, o);
@@ -329,7 +331,7 @@ TEST(Report, HtmlStandsAloneAndEscapesNames) {
 }
 
 TEST(Report, OnlyTheWorstFiveKeepPictures) {
-  const TempFolder t;
+  const TemporaryFolder t;
   for (int i = 0; i < 9; ++i) write_frames(t / fmt::format("v/clip-{}", i), 3, i * 4);
   EvalOptions o;
   o.thumbnails = true;
@@ -341,7 +343,7 @@ TEST(Report, OnlyTheWorstFiveKeepPictures) {
 }
 
 TEST(Compare, PairsByNameWithIntervals) {
-  const TempFolder t;
+  const TemporaryFolder t;
   for (int i = 0; i < 6; ++i) {
     write_frames(t / fmt::format("a/clip-{}", i), 3, 2);
     write_frames(t / fmt::format("b/clip-{}", i), 3, 2 + 3 * i);
@@ -374,7 +376,7 @@ TEST(Compare, PairsByNameWithIntervals) {
 }
 
 TEST(Compare, NothingInCommonIsAnError) {
-  const TempFolder t;
+  const TemporaryFolder t;
   write_frames(t / "a/x-0", 3);
   write_frames(t / "b/y-0", 3);
   EXPECT_THROW(compare_scores(load_scores(t / "a", {}, {}), load_scores(t / "b", {}, {}), 0), Error);

@@ -5,14 +5,16 @@
 #include "base/error.h"
 #include "base/unicode.h"
 #include "eval/manifest.h"
-#include "temp_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
+using testing_support::TemporaryFolder;
+
 using Names = std::vector<std::string>;
 
-Names paths_of(const InputSet& set, const TempFolder& t) {
+Names paths_of(const InputSet& set, const TemporaryFolder& t) {
   Names names;
   for (const VideoItem& i : set.items) names.push_back(i.path.substr(t.path().size() + 1));
   return names;
@@ -30,7 +32,7 @@ TEST(VideoName, IndexIsCutAndTheDotStays) {
 }
 
 TEST(Inputs, FoldersInNaturalOrderWithoutStrayFiles) {
-  const TempFolder t;
+  const TemporaryFolder t;
   for (const char* name : {"set/clip-10.mp4", "set/clip-2.MKV", "set/.DS_Store", "set/.hidden.mp4", "set/notes.txt",
                            "set/deep/er/x.webm", "set/frames-1/f_2.png", "set/frames-1/f_10.png", "set/readme"}) {
     t.write(name, "x");
@@ -43,7 +45,7 @@ TEST(Inputs, FoldersInNaturalOrderWithoutStrayFiles) {
 }
 
 TEST(Inputs, TheSameVideoTwiceCountsOnce) {
-  const TempFolder t;
+  const TemporaryFolder t;
   t.write("a.mp4", "x");
   const InputSet set = collect_inputs({t / "a.mp4", t.path(), t / "./a.mp4"});
   EXPECT_EQ(set.items.size(), 1u);
@@ -51,7 +53,7 @@ TEST(Inputs, TheSameVideoTwiceCountsOnce) {
 }
 
 TEST(Inputs, ManifestsOfEveryKind) {
-  const TempFolder t;
+  const TemporaryFolder t;
   t.write("v/a.mp4", "x");
   const std::string json =
       t.write("m.json", R"([{"path": "v/a.mp4", "prompt": "a fox", "index": 4, "reference": "v/a.mp4"}, "v/b.mp4"])");
@@ -78,7 +80,7 @@ TEST(Inputs, ManifestsOfEveryKind) {
 }
 
 TEST(Inputs, DamagedManifestsSayWhere) {
-  const TempFolder t;
+  const TemporaryFolder t;
   const std::vector<std::pair<std::string, std::string>> cases{{"a.json", "[{\"path\": "},
                                                                {"b.json", "{}"},
                                                                {"c.json", "[{\"prompt_en\": \"x\"}]"},
@@ -105,7 +107,7 @@ TEST(Inputs, DamagedManifestsSayWhere) {
 }
 
 TEST(Inputs, ReferencesByName) {
-  const TempFolder t;
+  const TemporaryFolder t;
   for (const char* name :
        {"refs/a fox.mp4", "refs/b-1.webm", "out/a fox-0.mp4", "out/a fox-1.mp4", "out/b-1.mkv", "out/c-0.mkv"})
     t.write(name, "x");
@@ -210,7 +212,7 @@ TEST(Audit, DistanceIsTheEditDistanceUpToItsLimit) {
 }
 
 TEST(Prompts, SuitesAndTexts) {
-  const TempFolder t;
+  const TemporaryFolder t;
   const auto suite = read_prompts(t.write(
       "s.json",
       R"([{"prompt_en": "a fox", "dimension": ["scene"]}, {"prompt_en": "a fox", "dimension": ["color", "scene"]}, "b"])"));

@@ -9,11 +9,12 @@
 #include "base/atomic_file.h"
 #include "io/part_names.h"
 #include "io/shard.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 class WholeGoldenCheckpoints : public testing::Test {
  protected:

@@ -18,7 +18,7 @@
 #include "io/part_names.h"
 #include "io/shard.h"
 #include "io/wan_variants.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/error_text.h"
 #include "torch_archive.h"
 
@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 using testing_support::error_of;
 using testing_support::expect_contains;
+using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA;
 

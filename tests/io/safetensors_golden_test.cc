@@ -11,10 +11,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/safetensors.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 using nlohmann::json;
 
 const std::string kData = MEGASLIDE_TEST_DATA "/safetensors";

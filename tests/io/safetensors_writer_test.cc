@@ -12,11 +12,12 @@
 #include "io/model_directory.h"
 #include "io/safetensors.h"
 #include "io/wan_names.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
 
 HostTensor counting(DType dtype, Shape shape) {
   HostTensor t(dtype, std::move(shape));
@@ -111,18 +112,18 @@ TEST(SafetensorsSource, FoldersNeedOneClearChoice) {
   TemporaryFolder folder;
   const auto t = counting(DType::kF32, {1});
   write_safetensors(folder / "a-00001-of-00002.safetensors", {{"a", t.view()}});
-  EXPECT_NO_THROW(SafetensorsSource::open(folder.path));
+  EXPECT_NO_THROW(SafetensorsSource::open(folder.path()));
   write_safetensors(folder / "a-00002-of-00002.safetensors", {{"b", t.view()}});
   try {
-    SafetensorsSource::open(folder.path);
+    SafetensorsSource::open(folder.path());
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(e.remedy().find("index"), std::string::npos) << e.what();
   }
   write_safetensors(folder / "model.safetensors", {{"c", t.view()}});
-  EXPECT_TRUE(SafetensorsSource::open(folder.path).tensors().count("c"));
+  EXPECT_TRUE(SafetensorsSource::open(folder.path()).tensors().count("c"));
   write_safetensors(folder / "diffusion_pytorch_model.safetensors", {{"d", t.view()}});
-  EXPECT_TRUE(SafetensorsSource::open(folder.path).tensors().count("d"));
+  EXPECT_TRUE(SafetensorsSource::open(folder.path()).tensors().count("d"));
 }
 
 // A writer that runs out of disk leaves the directory that was there whole, and nothing half-written.

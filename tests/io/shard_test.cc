@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "io/model_config_json.h"
 #include "io/state_hash.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/error_text.h"
 
 namespace megaslide {
@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 
 using testing_support::error_of;
 using testing_support::expect_contains;
+using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA "/wan/dit/a";
 

@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "io/safetensors.h"
 #include "io/tensor_source.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/error_text.h"
 #include "torch_archive.h"
 
@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 using testing_support::error_of;
 using testing_support::expect_contains;
+using testing_support::TemporaryFolder;
 
 const std::string kFiles = MEGASLIDE_TEST_DATA "/checkpoints/torch/";
 
@@ -268,22 +269,22 @@ TEST_F(TorchFileTest, ShardsWithAnIndex) {
   const HostTensor a(DType::kF32, {2, 3}), b(DType::kF32, {4});
   write_torch(folder_ / "pytorch_model-00001-of-00002.bin", {{"a", a.view()}});
   write_torch(folder_ / "pytorch_model-00002-of-00002.bin", {{"b", b.view()}});
-  expect_contains(error_of([&] { TensorSource::open(folder_.path); }), "their index (*.bin.index.json) is missing");
+  expect_contains(error_of([&] { TensorSource::open(folder_.path()); }), "their index (*.bin.index.json) is missing");
   const auto index = [&](const std::string& second) {
     write_bytes(folder_ / "pytorch_model.bin.index.json",
                 "{\"weight_map\": {\"a\": \"pytorch_model-00001-of-00002.bin\", \"b\": \"" + second + "\"}}");
   };
   index("pytorch_model-00002-of-00002.bin");
-  const TensorSource source = TensorSource::open(folder_.path);
+  const TensorSource source = TensorSource::open(folder_.path());
   EXPECT_EQ(source.tensors().size(), 2u);
   EXPECT_EQ(source.find("b")->shape, (Shape{4}));
   EXPECT_EQ(source.files().size(), 2u);
   index("pytorch_model-00001-of-00002.bin");
-  expect_contains(error_of([&] { TensorSource::open(folder_.path); }), "which does not hold it");
+  expect_contains(error_of([&] { TensorSource::open(folder_.path()); }), "which does not hold it");
   index("../x.bin");
-  expect_contains(error_of([&] { TensorSource::open(folder_.path); }), "plain file name");
+  expect_contains(error_of([&] { TensorSource::open(folder_.path()); }), "plain file name");
   index("none.bin");
-  expect_contains(error_of([&] { TensorSource::open(folder_.path); }), "the shard none.bin is missing");
+  expect_contains(error_of([&] { TensorSource::open(folder_.path()); }), "the shard none.bin is missing");
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 
 #include <cmath>
 
-#include "../io/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "base/error.h"
 #include "io/safetensors.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 double pixel(const Picture& p, int64_t y, int64_t x, int64_t channel) {
   return p.rgb[static_cast<size_t>((y * p.width + x) * 3 + channel)];

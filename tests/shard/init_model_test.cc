@@ -4,13 +4,15 @@
 
 #include <cmath>
 
-#include "../io/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "base/error.h"
 #include "io/shard.h"
 #include "model/wan.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 ModelConfig small_config() {
   ModelConfig c;

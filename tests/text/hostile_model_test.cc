@@ -12,9 +12,12 @@
 #include "text/spiece_model.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 const std::string kModelFile = MEGASLIDE_TEST_DATA "/umt5/tokenizer/spiece.model";
 
@@ -174,9 +177,9 @@ TEST(TokenizerJson, ByteFallback) {
 }
 
 TEST(TokenizerJson, DecidesUnknownCharacters) {
-  const std::string folder = testing::TempDir() + "/tokenizer_json_decides";
-  std::filesystem::create_directories(folder);
-  std::filesystem::copy_file(kModelFile, folder + "/spiece.model", std::filesystem::copy_options::overwrite_existing);
+  const TemporaryFolder temporary;
+  temporary.copy(kModelFile, "spiece.model");
+  const std::string& folder = temporary.path();
   const std::string plain = tokenizer_identity(folder);
   EXPECT_EQ(Tokenizer::open(folder).unknown_characters(), UnknownCharacters::kBytes);
   write_file_atomic(folder + "/tokenizer.json", R"({"model":{"byte_fallback":false}})");
@@ -184,7 +187,6 @@ TEST(TokenizerJson, DecidesUnknownCharacters) {
   EXPECT_EQ(Tokenizer::open(folder, UnknownCharacters::kBytes).unknown_characters(), UnknownCharacters::kBytes);
   EXPECT_NE(tokenizer_identity(folder), plain);
   EXPECT_EQ(tokenizer_identity(folder, "abc"), "abc+unk");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(LongPrompt, IsLinearAndReportsWhatIsCut) {

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../io/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "golden_state.h"
@@ -16,6 +16,8 @@
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA;
 

@@ -12,6 +12,8 @@
 namespace megaslide {
 namespace {
 
+using testing_support::TemporaryFolder;
+
 const std::string kData = std::string(MEGASLIDE_TEST_DATA) + "/train";
 
 RunConfig golden_run(const std::string& output, const std::vector<std::string>& more) {

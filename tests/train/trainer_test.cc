@@ -23,6 +23,8 @@
 namespace megaslide {
 namespace {
 
+using testing_support::TemporaryFolder;
+
 using testing::error_of;
 using testing::train;
 using testing::Workplace;

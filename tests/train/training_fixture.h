@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../io/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "config/load.h"
@@ -14,6 +14,8 @@
 #include "train/trainer.h"
 
 namespace megaslide::testing {
+
+using testing_support::TemporaryFolder;
 
 inline ModelConfig small_model(AttentionKind kind = AttentionKind::kDsa) {
   ModelConfig c;

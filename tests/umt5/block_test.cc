@@ -73,7 +73,7 @@ TEST(Run, FewBlocksAreResident) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers multiply a process's memory";
 #endif
-  const ModelFolder model("resident");
+  const ModelFolder model;
   nlohmann::json json = nlohmann::json::parse(read_file(model.encoder() + "/config.json"));
   json.update({{"d_model", 512}, {"d_kv", 64}, {"num_heads", 8}, {"d_ff", 1280}, {"num_layers", 24}});
   write_file_atomic(model.encoder() + "/config.json", json.dump());

@@ -74,7 +74,7 @@ TEST(Checkpoint, ShardsTiedNamesDecodersAndTypes) {
   const std::vector<std::string> text{"A robot dances in a kitchen."};
   const EncodedText expected = std::move(encode(parts_in(kFolder), text, 2, DType::kF32)[0]);
   {
-    const ModelFolder model("shards");
+    const ModelFolder model;
     Tensors t;
     t.rename("shared.weight", "encoder.embed_tokens.weight");
     t.list.emplace_back("decoder.final_layer_norm.weight", HostTensor(DType::kF32, {3}));
@@ -88,7 +88,7 @@ TEST(Checkpoint, ShardsTiedNamesDecodersAndTypes) {
   }
   {
     // Both names: shared.weight counts, whatever the other holds.
-    const ModelFolder model("both");
+    const ModelFolder model;
     Tensors t;
     t.list.emplace_back("encoder.embed_tokens.weight", HostTensor(DType::kF32, {1000, 64}));
     t.write(model.encoder() + "/model.safetensors");
@@ -96,7 +96,7 @@ TEST(Checkpoint, ShardsTiedNamesDecodersAndTypes) {
   }
   // A checkpoint in bf16 is in bf16 what one in fp32 is: the same rounding, once.
   const EncodedText in_bf16 = std::move(encode(parts_in(kFolder), text, 2, DType::kBF16)[0]);
-  const ModelFolder model("types");
+  const ModelFolder model;
   Tensors t;
   t.convert(DType::kBF16);
   t.write(model.encoder() + "/model.safetensors");
@@ -112,7 +112,7 @@ TEST(Checkpoint, ShardsTiedNamesDecodersAndTypes) {
 }
 
 TEST(Checkpoint, AllFaultsAtOnce) {
-  const ModelFolder model("faults");
+  const ModelFolder model;
   Tensors t;
   t.remove("encoder.final_layer_norm.weight");
   t.at("encoder.block.0.layer.0.SelfAttention.q.weight") = HostTensor(DType::kF32, {64, 63});
@@ -127,7 +127,7 @@ TEST(Checkpoint, AllFaultsAtOnce) {
 }
 
 TEST(Checkpoint, ExtrasAreCounted) {
-  const ModelFolder model("extras");
+  const ModelFolder model;
   Tensors t;
   for (int i = 0; i < 100; ++i) t.list.emplace_back("lora." + std::to_string(i), HostTensor(DType::kF32, {1}));
   t.write(model.encoder() + "/model.safetensors");
@@ -137,7 +137,7 @@ TEST(Checkpoint, ExtrasAreCounted) {
 }
 
 TEST(Config, FaultsAreNamed) {
-  const ModelFolder model("config");
+  const ModelFolder model;
   const std::string path = model.encoder() + "/config.json";
   const nlohmann::json good = read_json(path);
   const auto with = [&](const std::function<void(nlohmann::json&)>& change) {
@@ -169,7 +169,7 @@ TEST(Config, FaultsAreNamed) {
 TEST(Parts, WhatIsMissingIsSaid) {
   ModelParts none = parts_in("");
   EXPECT_NE(message_of([&] { make_text_encoder(none); }).find("wants a UMT5 text encoder, but text_encoder/ is not there"), std::string::npos);
-  const ModelFolder model("parts");
+  const ModelFolder model;
   fs::remove_all(model.path() + "/tokenizer");
   EXPECT_NE(message_of([&] { text_encoder_identity(model.parts()); }).find("/tokenizer is not there"), std::string::npos);
   ModelParts wide = parts_in(kFolder);
@@ -182,7 +182,7 @@ TEST(Parts, IdentityFollowsWeightsAndTokenizer) {
   const std::string identity = text_encoder_identity(parts);
   EXPECT_EQ(identity.rfind("umt5:", 0), 0u);
   EXPECT_EQ(make_text_encoder(parts, DType::kF32)->identity(), identity);
-  const ModelFolder model("identity");
+  const ModelFolder model;
   Tensors t;
   t.write(model.encoder() + "/model.safetensors");
   const std::string copy = text_encoder_identity(model.parts());

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "io/safetensors.h"
 #include "model/model_parts.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide::umt5_testing {
 
@@ -41,22 +42,15 @@ inline std::string message_of(const std::function<void()>& f) {
 // A model's folder of its own: the tiny one's config and tokenizer; the weights are for the test to write.
 class ModelFolder {
  public:
-  explicit ModelFolder(const std::string& name) : path_(testing::TempDir() + "/umt5_" + name) {
-    fs::remove_all(path_);
-    fs::create_directories(path_ + "/text_encoder");
-    fs::create_directories(path_ + "/tokenizer");
-    fs::copy_file(kFolder + "/text_encoder/config.json", path_ + "/text_encoder/config.json");
-    fs::copy_file(kFolder + "/tokenizer/spiece.model", path_ + "/tokenizer/spiece.model");
+  ModelFolder() {
+    for (const std::string f : {"text_encoder/config.json", "tokenizer/spiece.model"}) folder_.copy(kFolder + "/" + f, f);
   }
-  ~ModelFolder() { fs::remove_all(path_); }
-  ModelFolder(const ModelFolder&) = delete;
-  ModelFolder& operator=(const ModelFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string encoder() const { return path_ + "/text_encoder"; }
+  const std::string& path() const { return folder_.path(); }
+  std::string encoder() const { return folder_ / "text_encoder"; }
   ModelParts parts() const;
 
  private:
-  std::string path_;
+  testing_support::TemporaryFolder folder_;
 };
 
 inline ModelParts parts_in(const std::string& folder) {
@@ -69,7 +63,7 @@ inline ModelParts parts_in(const std::string& folder) {
   parts.folder = folder;
   return parts;
 }
-inline ModelParts ModelFolder::parts() const { return parts_in(path_); }
+inline ModelParts ModelFolder::parts() const { return parts_in(path()); }
 
 // The tiny encoder's tensors in memory, to be written again with changes.
 struct Tensors {

@@ -5,9 +5,12 @@
 
 #include "base/error.h"
 #include "tests/vae/vae_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 using namespace testing_support;
 using nlohmann::json;
 
@@ -111,22 +114,19 @@ TEST(VaeConfig, OddValuesAreRefusedByName) {
   EXPECT_NE(unknown.find("z_dim 20"), std::string::npos) << unknown;
 }
 
-// A folder whose tensors are those of w21 after `change`.
+// Loads `folder` once its tensors are those of w21 after `change`.
 using Tensors = std::vector<std::pair<std::string, TensorView>>;
-std::string load_error(const std::function<void(Tensors&)>& change, const std::function<void(json&)>& config = {}) {
-  const std::string folder = ::testing::TempDir() + "/vae-load";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+std::string load_error(const TemporaryFolder& folder, const std::function<void(Tensors&)>& change, const std::function<void(json&)>& config = {}) {
   json j = read_json(vae_data("w21") + "/config.json");
   if (config) config(j);
-  std::ofstream(folder + "/config.json") << j.dump();
+  folder.write("config.json", j.dump());
   const SafetensorsFile file = SafetensorsFile::open(vae_data("w21") + "/diffusion_pytorch_model.safetensors");
   Tensors tensors;
   for (const TensorInfo& info : file.tensors()) tensors.emplace_back(info.name, file.view(info));
   change(tensors);
-  write_safetensors(folder + "/diffusion_pytorch_model.safetensors", tensors);
+  write_safetensors(folder / "diffusion_pytorch_model.safetensors", tensors);
   try {
-    const WanVae vae(folder, "test");
+    const WanVae vae(folder.path(), "test");
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage) << e.what();
     EXPECT_FALSE(e.remedy().empty());
@@ -140,9 +140,10 @@ auto find(Tensors& t, const std::string& name) {
 }
 
 TEST(VaeLoad, AllThatIsWrongWithTheTensorsIsListed) {
-  EXPECT_EQ(load_error([](Tensors&) {}), "");
+  const TemporaryFolder folder;
+  EXPECT_EQ(load_error(folder, [](Tensors&) {}), "");
   const std::vector<std::byte> zeros(4096);
-  const std::string text = load_error([&](Tensors& t) {
+  const std::string text = load_error(folder, [&](Tensors& t) {
     t.erase(find(t, "encoder.conv_in.weight"));
     find(t, "decoder.conv_in.bias")->second.shape = {4, 8};
     find(t, "quant_conv.bias")->second = {DType::kI64, {32}, zeros.data()};
@@ -156,30 +157,29 @@ TEST(VaeLoad, AllThatIsWrongWithTheTensorsIsListed) {
 
 // What the config asks for is compared with the file before anything is allocated.
 TEST(VaeLoad, AConfigOfAnotherSizeIsRefusedShortly) {
-  const std::string text = load_error([](Tensors&) {}, [](json& j) { j["base_dim"] = 4000; });
+  const std::string text = load_error(TemporaryFolder(), [](Tensors&) {}, [](json& j) { j["base_dim"] = 4000; });
   EXPECT_NE(text.find("the config says"), std::string::npos);
   EXPECT_NE(text.find("more"), std::string::npos);
   EXPECT_LT(text.size(), 4000U);
 }
 
 TEST(VaeLoad, EmptyAndDamagedFoldersAreNamed) {
-  const std::string folder = ::testing::TempDir() + "/vae-empty";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  EXPECT_THROW(WanVae(folder, "test"), Error);
-  std::ofstream(folder + "/config.json") << "{\"z_dim\": 16";
-  EXPECT_THROW(WanVae(folder, "test"), Error);
-  std::ofstream(folder + "/config.json") << "{}";
-  EXPECT_THROW(WanVae(folder, "test"), Error);
-  std::ofstream(folder + "/diffusion_pytorch_model.safetensors") << "PK";
-  EXPECT_THROW(WanVae(folder, "test"), Error);
+  const TemporaryFolder folder;
+  EXPECT_THROW(WanVae(folder.path(), "test"), Error);
+  folder.write("config.json", "{\"z_dim\": 16");
+  EXPECT_THROW(WanVae(folder.path(), "test"), Error);
+  folder.write("config.json", "{}");
+  EXPECT_THROW(WanVae(folder.path(), "test"), Error);
+  folder.write("diffusion_pytorch_model.safetensors", "PK");
+  EXPECT_THROW(WanVae(folder.path(), "test"), Error);
 }
 
 // BF16 weights are those that bf16 rounding gives.
 TEST(VaeLoad, WeightsMayBeBf16) {
   const SafetensorsFile file = SafetensorsFile::open(vae_data("w21") + "/diffusion_pytorch_model.safetensors");
   std::vector<HostTensor> kept;
-  const std::string text = load_error([&](Tensors& t) {
+  const TemporaryFolder folder;
+  const std::string text = load_error(folder, [&](Tensors& t) {
     for (auto& [name, view] : t) {
       const HostTensor wide = HostTensor::f32_from(view);
       kept.emplace_back(DType::kBF16, view.shape);
@@ -190,7 +190,7 @@ TEST(VaeLoad, WeightsMayBeBf16) {
   EXPECT_EQ(text, "");
   ThreadPool pool(2);
   const HostTensor latent = random_tensor({16, 1, 2, 2}, 1);
-  const WanVae rounded(::testing::TempDir() + "/vae-load", "test"), exact(vae_data("w21"), "test");
+  const WanVae rounded(folder.path(), "test"), exact(vae_data("w21"), "test");
   const double d = distance(rounded.decode(pool, latent.view()), exact.decode(pool, latent.view()));
   EXPECT_GT(d, 1e-5);
   EXPECT_LT(d, 0.02);

@@ -6,9 +6,12 @@
 #include "base/error.h"
 #include "model/model_parts.h"
 #include "tests/vae/vae_files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 using namespace testing_support;
 
 WanVae open(const std::string& kind, const WanVaeOptions& options = {}) {
@@ -213,11 +216,9 @@ std::string complaint(F body) {
 TEST(WanVae, IdentityNamesKindAndWeightsWithoutReadingThem) {
   ModelParts parts;
   parts.config.codec = CodecKind::kWan21Vae;
-  const std::string root = ::testing::TempDir() + "/vae-identity";
-  std::filesystem::create_directories(root + "/vae");
-  for (const char* f : {"config.json", "diffusion_pytorch_model.safetensors"})
-    std::filesystem::copy_file(vae_data("w21") + "/" + f, root + "/vae/" + f,
-                               std::filesystem::copy_options::overwrite_existing);
+  const TemporaryFolder folder;
+  const std::string& root = folder.path();
+  for (const std::string f : {"config.json", "diffusion_pytorch_model.safetensors"}) folder.copy(vae_data("w21") + "/" + f, "vae/" + f);
   parts.folder = root;
   const std::string identity = codec_identity(parts);
   EXPECT_TRUE(identity.starts_with("wan2.1-vae:")) << identity;

@@ -7,9 +7,12 @@
 #include "base/error.h"
 #include "io/video_tone_map.h"
 #include "tests/video/video_testing.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::TemporaryFolder;
 
 std::string message_of(const std::string& path) {
   try {
@@ -93,22 +96,21 @@ TEST(Reader, ColourFollowsTheTags) {
 }
 
 // A copy of an mp4 whose first box of that name has other bytes at `offset` behind the name.
-std::string patched(const std::string& from, const std::string& box, size_t offset, const std::vector<int32_t>& values, const std::string& name) {
+std::string patched(const TemporaryFolder& folder, const std::string& from, const std::string& box, size_t offset, const std::vector<int32_t>& values) {
   std::ifstream in(test_data(from), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(in)), {});
   size_t at = bytes.find(box) + box.size() + offset;
   for (const int32_t v : values)
     for (int shift = 24; shift >= 0; shift -= 8) bytes[at++] = static_cast<char>(static_cast<uint32_t>(v) >> shift);
-  const std::string path = testing::TempDir() + "megaslide-" + name + ".mp4";
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
+  return folder.write("patched.mp4", bytes);
 }
 
 TEST(Reader, AllEightOrientations) {
+  const TemporaryFolder folder;
   const std::array<std::array<int, 3>, 4> colours = {{{220, 30, 30}, {30, 200, 30}, {30, 30, 220}, {220, 200, 30}}};  // stored at (-,-) (+,-) (-,+) (+,+)
   for (const auto& [a, b, c, d] : {std::array{1, 0, 0, 1}, {-1, 0, 0, 1}, {1, 0, 0, -1}, {-1, 0, 0, -1}, {0, 1, 1, 0}, {0, 1, -1, 0}, {0, -1, 1, 0}, {0, -1, -1, 0}}) {
     const int32_t one = 1 << 16;
-    const std::string path = patched("cases/video/rot90.mp4", "tkhd", 40, {a * one, b * one, 0, c * one, d * one}, "turned");
+    const std::string path = patched(folder, "cases/video/rot90.mp4", "tkhd", 40, {a * one, b * one, 0, c * one, d * one});
     const WholeVideo v = read_all(path);
     const bool turned = a == 0, mirrored = a * d - b * c < 0;
     ASSERT_EQ(v.info.width, turned ? 120 : 160);
@@ -122,14 +124,14 @@ TEST(Reader, AllEightOrientations) {
 }
 
 TEST(Reader, PicturesAreTurnedByTheirExifTag) {
+  const TemporaryFolder folder;
   std::ifstream in(test_data("cases/mixed/still.jpg"), std::ios::binary);
   const std::string jpeg((std::istreambuf_iterator<char>(in)), {});
   const Picture plain = read_all(test_data("cases/mixed/still.jpg")).pictures.at(0);
   for (const auto& [tag, degrees] : {std::pair{'\1', 0}, {'\3', 180}, {'\6', 90}, {'\10', 270}}) {
     // APP1: Exif, a TIFF of one entry: Orientation, SHORT, 1.
     const std::string app = std::string("\xff\xe1\0\x22", 4) + std::string("Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", 25) + tag + std::string(6, '\0');
-    const std::string path = testing::TempDir() + "megaslide-exif.jpg";
-    std::ofstream(path, std::ios::binary) << jpeg.substr(0, 2) << app << jpeg.substr(2);
+    const std::string path = folder.write("turned.jpg", jpeg.substr(0, 2) + app + jpeg.substr(2));
     const WholeVideo v = read_all(path);
     const bool turned = degrees % 180 != 0;
     EXPECT_EQ(v.info.rotation, degrees);
@@ -141,7 +143,8 @@ TEST(Reader, PicturesAreTurnedByTheirExifTag) {
 }
 
 TEST(Reader, PixelsBecomeSquare) {
-  const auto shaped = [](int32_t h, int32_t v) { return read_all(patched("clips/bunny-smiles.mp4", "pasp", 0, {h, v}, "pasp")); };
+  const TemporaryFolder folder;
+  const auto shaped = [&](int32_t h, int32_t v) { return read_all(patched(folder, "clips/bunny-smiles.mp4", "pasp", 0, {h, v})); };
   const WholeVideo square = shaped(1, 1), wide = shaped(4, 3), tall = shaped(3, 4), absurd = shaped(1, 1000);
   const int64_t w = square.info.width, h = square.info.height;
   EXPECT_EQ(wide.info.width, std::lround(static_cast<double>(w) * 4 / 3));
@@ -255,30 +258,27 @@ TEST(Reader, NamesWhatIsNoVideo) {
 
 TEST(Reader, PlaylistsOpenNothingElse) {
   // An ffconcat or HLS list under a video's name would make libav read other files.
-  const std::string path = testing::TempDir() + "list.mp4";
-  std::ofstream(path) << "ffconcat version 1.0\nfile '" << test_data("cases/video/bpyramid.mp4") << "'\n";
+  const TemporaryFolder folder;
+  const std::string path = folder.write("list.mp4", "ffconcat version 1.0\nfile '" + test_data("cases/video/bpyramid.mp4") + "'\n");
   EXPECT_NE(message_of(path).find("not a video: text"), std::string::npos);
 }
 
 TEST(Reader, EveryPrefixOfAFileEndsCleanly) {
   std::ifstream in(test_data("cases/video/bpyramid.mp4"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
-  const std::string path = testing::TempDir() + "prefix.mp4";
-  for (size_t n = 1; n < whole.size(); n += 397) {
-    std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<std::streamsize>(n));
-    EXPECT_NE(message_of(path), "no error") << n;
-  }
+  const TemporaryFolder folder;
+  for (size_t n = 1; n < whole.size(); n += 397)
+    EXPECT_NE(message_of(folder.write("prefix.mp4", whole.substr(0, n))), "no error") << n;
 }
 
 TEST(Reader, DamagedBytesEndCleanly) {
   std::ifstream in(test_data("cases/video/bpyramid.mp4"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
-  const std::string path = testing::TempDir() + "damaged.mp4";
+  const TemporaryFolder folder;
   for (size_t k = 0; k < 60; ++k) {
     std::string bytes = whole;
     for (size_t j = 0; j < 8; ++j) bytes[(k * 7919 + j * 104729) % bytes.size()] ^= static_cast<char>(1 << (k % 8));
-    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    message_of(path);  // any answer will do, but an answer
+    message_of(folder.write("damaged.mp4", bytes));  // any answer will do, but an answer
   }
 }
 

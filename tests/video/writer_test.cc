@@ -7,18 +7,13 @@
 #include "base/error.h"
 #include "io/contact_sheet.h"
 #include "tests/video/video_testing.h"
+#include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string fresh_folder(const std::string& name) {
-  const std::string path = testing::TempDir() + "megaslide-" + name;
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
+using testing_support::TemporaryFolder;
 
 std::string file_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -58,7 +53,8 @@ struct Format {
 class Formats : public testing::TestWithParam<Format> {};
 
 TEST_P(Formats, ComeBack) {
-  const std::string folder = fresh_folder(std::string("writer-") + (GetParam().extension + 1));
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   const std::string path = folder + "/a:b" + GetParam().extension;  // a colon is no protocol
   write(path, 17, 16);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1) << "no temporary is left";
@@ -80,7 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Writer, Formats, testing::Values(Format{".mp4", 36}, Fo
                          [](const auto& i) { return std::string(i.param.extension + 1); });
 
 TEST(Writer, OddRatesSurvive) {
-  const std::string path = fresh_folder("rates") + "/v.mp4";
+  const TemporaryFolder folder;
+  const std::string path = folder / "v.mp4";
   for (const double fps : {23.976, 12.5, 29.97, 1.0, 60.0}) {
     write(path, 5, fps);
     EXPECT_NEAR(read_all(path).info.fps, fps, 0.001) << fps;
@@ -88,7 +85,8 @@ TEST(Writer, OddRatesSurvive) {
 }
 
 TEST(Writer, PngFolder) {
-  const std::string path = fresh_folder("png") + "/frames";
+  const TemporaryFolder folder;
+  const std::string path = folder / "frames";
   write(path, 12, 16, 33, 17);
   const WholeVideo v = read_all(path);
   ASSERT_EQ(v.pictures.size(), 12u);
@@ -101,7 +99,8 @@ TEST(Writer, PngFolder) {
 }
 
 TEST(Writer, NothingIsLeftWithoutClose) {
-  const std::string folder = fresh_folder("abandoned");
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   for (const char* name : {"/v.mp4", "/v.gif", "/frames"}) {
     const auto writer = create_video(folder + name, 32, 32, 16);
     writer->write(gradient(32, 32, 0));
@@ -110,7 +109,8 @@ TEST(Writer, NothingIsLeftWithoutClose) {
 }
 
 TEST(Writer, RefusesWhatCannotBe) {
-  const std::string folder = fresh_folder("refusals");
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   EXPECT_THROW(create_video(folder + "/v.mp4", 33, 32, 16), Error);
   EXPECT_THROW(create_video(folder + "/v.xyz", 32, 32, 16), Error);
   EXPECT_THROW(create_video(folder + "/v.mp4", 32, 32, 0), Error);
