@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
     add_choice(app, "--export", o.layout, {"diffusers", "wan"}, "Write the model SRC in this layout")->group("Output");
     add_choice(app, "--dtype", o.dtype, {"keep", "bf16", "fp32"}, "Type of the stored tensors (default: keep; --init: fp32)")->group("Output");
     add_choice(app, "--attention", o.attention, {"dense", "dense-materialised", "window", "dsa"}, "Self-attention of all layers")->group("Output");
+    app.add_option("--attention-of", o.attention_of, "Self-attention as in this preset or model.yaml, windows by head and layer too")->group("Output");
     add_bytes(app, "--max-shard-size", o.max_shard_bytes, "Bytes a file of an export (default: 5GB)")->group("Output");
     app.add_option("--prefix", o.prefix, "Before the names of an export, such as model.diffusion_model.")->group("Output");
     app.add_flag("--overwrite", o.overwrite, "Replace what is there")->group("Output");

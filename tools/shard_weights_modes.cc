@@ -18,6 +18,8 @@ void check(const ShardArguments& a) {
   if (!a.init.empty() && !a.source.empty()) throw usage_error("--init makes a model from nothing: " + a.source + " has no place", "leave it out");
   if (!imports(a) && !(a.vae + a.text_encoder + a.tokenizer).empty())
     throw usage_error("--vae, --text-encoder and --tokenizer belong to an import", "leave them out");
+  if (!a.attention_of.empty() && (!imports(a) || !a.attention.empty()))
+    throw usage_error("--attention-of belongs to an import without --attention", "with --init the model file says it");
   if (a.layout.empty() && !a.prefix.empty()) throw usage_error("--prefix belongs to --export", "leave it out");
   if (looks(a) != a.out.empty())
     throw usage_error(looks(a) ? "-o has no meaning with --info, --verify and --hash" : "where to write is missing: give -o");
@@ -38,7 +40,9 @@ Verdict run(Tool& tool, const ShardArguments& a, StoreDtype dtype, ThreadPool& p
     init_model_directory(a.out, config, tool.flags.seed.value_or(0), stored, a.overwrite, pool, tool.stop);
   } else {
     const AttentionKind kind = a.attention.empty() ? AttentionKind::kDense : parse_attention_kind(a.attention);
-    import_checkpoint(a.source, a.out, {dtype, kind, a.overwrite, {a.vae, a.text_encoder, a.tokenizer}}, tool.stop);
+    ImportOptions options{.dtype = dtype, .attention = kind, .replace = a.overwrite, .parts = {a.vae, a.text_encoder, a.tokenizer}};
+    if (!a.attention_of.empty()) options.attention_of = load_model_config(a.attention_of);
+    import_checkpoint(a.source, a.out, options, tool.stop);
   }
   return describe_model(ModelDirectory::open(a.out));
 }

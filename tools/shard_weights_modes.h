@@ -8,7 +8,7 @@
 namespace megaslide {
 
 struct ShardArguments {
-  std::string source, out, init, layout, dtype = "keep", attention, vae, text_encoder, tokenizer, prefix;
+  std::string source, out, init, layout, dtype = "keep", attention, attention_of, vae, text_encoder, tokenizer, prefix;
   int64_t max_shard_bytes = 5'000'000'000;
   bool info = false, verify = false, hash = false, overwrite = false;
 };

@@ -54,7 +54,9 @@ void check_shape(const DsaShape& s, DType dtype) {
   MS_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "dtype {}", dtype_name(dtype));
   MS_CHECK(s.batch >= 0 && s.frames > 0 && s.height > 0 && s.width > 0 && s.head_dim > 0, "{}x{}x{}x{}, d {}", s.batch,
            s.frames, s.height, s.width, s.head_dim);
-  MS_CHECK(s.groups > 0 && s.groups <= s.heads, "{} groups of {} heads", s.groups, s.heads);
+  MS_CHECK(s.groups > 0 && s.groups <= s.heads && s.lse_row() >= s.heads, "{} groups of {} heads, rows of {}", s.groups, s.heads,
+           s.lse_row());
+  MS_CHECK(dsa_offset_row(s) >= dsa_offset_count(s), "{} offsets in rows of {}", dsa_offset_count(s), dsa_offset_row(s));
   for (int a = 0; a < 3; ++a) MS_CHECK(s.kernel[a] > 0 && s.reach[a] >= 0, "kernel {}, reach {}", s.kernel[a], s.reach[a]);
 }
 
@@ -162,9 +164,14 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   const DsaBackwardArgs args{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, s, dtype, DsaBlocking(s)};
   const int64_t rows = s.batch * s.tokens(), width = s.heads * s.head_dim;
   stream.parallel_for(rows, 256, [&](int64_t begin, int64_t end) {
-    std::fill(dk + begin * width, dk + end * width, 0.0f);
-    std::fill(dv + begin * width, dv + end * width, 0.0f);
-    std::fill(doffsets + begin * dsa_offset_count(s), doffsets + end * dsa_offset_count(s), 0.0f);
+    for (int64_t i = begin * s.row(); i < end * s.row(); i += s.row()) {
+      std::fill(dk + i, dk + i + width, 0.0f);
+      std::fill(dv + i, dv + i + width, 0.0f);
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      float* offsets_of = doffsets + i * dsa_offset_row(s);
+      std::fill(offsets_of, offsets_of + dsa_offset_count(s), 0.0f);
+    }
   });
   if (on_tiles(s, dtype)) return tile_backward(stream, args);
   const int64_t blocks = args.blocking.blocks, all = s.batch * blocks, step = band_blocks(s);

@@ -7,6 +7,10 @@
 //
 //   S_j = scale · q · Σ_c w_jc K[i_jc],  P = softmax(S),  O = Σ_j P_j Σ_c w_jc V[i_jc]
 //
+// A call may serve a run of the heads of wider rows, and read its offsets from wider rows too: the pointers are then those
+// of its first head and first raw offset, row_heads says how many heads a row of q, k, v, out, lse and of their gradients
+// has, and row_offsets how many raw offsets. What is not the call's own is neither read nor written.
+//
 // Coordinates are fp32; corners of weight 0 are not read; nothing outside the grid, or outside the query's shot, is
 // ever read, whatever the offsets hold. A NaN offset makes the outputs of its query NaN. Forward saves out and lse.
 // Backward overwrites dq, dk, dv and doffsets; bit-identical on repeat and for any number of threads.
@@ -25,7 +29,9 @@ struct DsaShape {
   int64_t batch = 1;
   int64_t frames = 1, height = 1, width = 1;  // T, H, W
   int64_t heads = 1;
-  int64_t head_dim = 0;  // d, any from 1 up
+  int64_t head_dim = 0;     // d, any from 1 up
+  int64_t row_heads = 0;    // ≥ heads; 0: heads
+  int64_t row_offsets = 0;  // ≥ dsa_offset_count; 0: that
   float scale = 1;
   int64_t kernel[3] = {1, 1, 1};  // k_t, k_h, k_w: nominal; an axis shorter than its kernel shrinks it
   float reach[3] = {1, 2, 2};     // R ≥ 0 in tokens; 0 switches the axis off
@@ -36,6 +42,8 @@ struct DsaShape {
   const int32_t* t_hi = nullptr;
 
   int64_t tokens() const { return frames * height * width; }
+  int64_t lse_row() const { return row_heads == 0 ? heads : row_heads; }  // elements from a token to the next
+  int64_t row() const { return lse_row() * head_dim; }
   int64_t slots() const { return kernel[0] * kernel[1] * kernel[2]; }  // K
 };
 
@@ -48,6 +56,8 @@ inline int64_t dsa_offset_count(const DsaShape& s) {
   }
   return 0;
 }
+// Elements from a token's raw offsets to the next one's.
+inline int64_t dsa_offset_row(const DsaShape& s) { return s.row_offsets == 0 ? dsa_offset_count(s) : s.row_offsets; }
 
 using DsaForward = void(Stream&, float* out /*(B,N,heads,d)*/, float* lse /*(B,N,heads)*/, const void* q, const void* k,
                         const void* v, const float* offsets /*(B,N,dsa_offset_count)*/, void* workspace, DsaShape shape,

@@ -130,7 +130,7 @@ __device__ void add_query_gradient(const BackwardArgs& x, const QueryShared& s, 
 __device__ void add_offset_gradient(const BackwardArgs& x, QueryShared& s, const DsaWindow& w, int group, int first,
                                     int count, int64_t query, int lane) {
   const DsaGrid& g = x.grid;
-  float* doffsets = x.doffsets + query * g.offsets;
+  float* doffsets = x.doffsets + query * g.row_offsets;
   if (g.mode == DsaOffsetMode::kFull) {
     if (lane >= count) return;
     const int ordinal = first + lane;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, 3) dsa_backward_query_ker
   for (int first = 0; first < samples; first += 32) {
     const bool mine = first + lane < samples;
     const int count = DsaGrid::min_of(32, samples - first);
-    const DsaSample sample(g, window, x.offsets + query * g.offsets, group, mine ? first + lane : first);
+    const DsaSample sample(g, window, x.offsets + query * g.row_offsets, group, mine ? first + lane : first);
     for (int corner = 0; corner < 8; ++corner) {
       s.weight[corner][lane] = sample.corner_weight(corner);
       s.token[corner][lane] = sample.corner_token(g, corner);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, 3) dsa_backward_query_ker
       const int64_t row = query * g.row + int64_t{head} * g.head_dim, base = batch0 * g.row + int64_t{head} * g.head_dim;
       if (mine) {
         const float2 pair = sample_gradient<T, V>(x, sample, s, lane, needed, samples == 1, row, base,
-                                                 x.lse[query * g.heads + head], dx);
+                                                 x.lse[query * g.lse_row + head], dx);
         x.pairs_of(b, head, token)[sample.slot] = pair;
         s.ds[lane] = pair.y;
       }
@@ -236,7 +236,7 @@ __device__ float candidate_weight(const BackwardArgs& x, Candidate* const (&list
                           lists[2][index % s.count[2]]};
   token = g.token(c[0].p, c[1].p, c[2].p);
   slot = (c[0].j * g.kernel[1] + c[1].j) * g.kernel[2] + c[2].j;
-  const float* raw = x.offsets + (batch0 + token) * g.offsets;
+  const float* raw = x.offsets + (batch0 + token) * g.row_offsets;
   float weight = 1;
   for (int a = 0; a < 3; ++a) {
     int lo, hi, k_eff;
@@ -297,11 +297,14 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
   }
 }
 
-__global__ void fill_zero_kernel(float* p, int64_t n) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) p[i] = 0;
+// The first `width` elements of rows that lie `row` apart.
+__global__ void fill_zero_kernel(float* p, int64_t rows, int64_t width, int64_t row) {
+  const int64_t n = rows * width, step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) p[i / width * row + i % width] = 0;
 }
-void fill_zero(Stream& stream, float* p, int64_t n) {
-  if (n > 0) prim::launch(fill_zero_kernel, dim3(static_cast<unsigned>(std::min<int64_t>((n + 1023) / 1024, 4096))), dim3(256), 0, stream, p, n);
+void fill_zero(Stream& stream, float* p, int64_t rows, int64_t width, int64_t row) {
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>((rows * width + 1023) / 1024, 4096));
+  if (blocks > 0) prim::launch(fill_zero_kernel, dim3(blocks), dim3(256), 0, stream, p, rows, width, row);
 }
 
 int64_t frame_bytes(const DsaShape& s) {
@@ -352,9 +355,9 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   if (rows == 0) return;
   check_head_dim(s.head_dim);
   count32(rows * s.heads, "queries times heads");
-  fill_zero(stream, dk, rows * s.heads * s.head_dim);
-  fill_zero(stream, dv, rows * s.heads * s.head_dim);
-  fill_zero(stream, doffsets, rows * dsa_offset_count(s));
+  const int64_t width = s.heads * s.head_dim, offsets_a_row = dsa_offset_count(s);
+  for (float* p : {dk, dv}) fill_zero(stream, p, rows, width, s.row());
+  fill_zero(stream, doffsets, rows, offsets_a_row, dsa_offset_row(s));
   BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, static_cast<float2*>(workspace), DsaGrid(s),
                  static_cast<int>(s.batch), 0, 0, 0, 0};
   const bool tiles = dsa_tiles_allowed() && dsa_tile_backward_fits(s, dtype);

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock) dsa_forward_kernel(Forwar
   const int64_t query = query_row;
   const int64_t base = int64_t{query_row / g.tokens} * g.tokens * g.row + int64_t{head} * g.head_dim;
   const DsaWindow window(g, query_row % g.tokens);
-  const float* raw = x.offsets + query * g.offsets;
+  const float* raw = x.offsets + query * g.row_offsets;
   const T* q = static_cast<const T*>(x.q) + query * g.row + int64_t{head} * g.head_dim;
   const int samples = window.samples();
   float top = -INFINITY, total = 0, sum[NC] = {};
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock) dsa_forward_kernel(Forwar
   float* out = x.out + query * g.row + int64_t{head} * g.head_dim;
   for (int i = 0; i < NC; ++i)
     if (lane + 32 * i < g.head_dim) out[lane + 32 * i] = sum[i] / total;
-  if (lane == 0) x.lse[unit] = top + logf(total);
+  if (lane == 0) x.lse[query * g.lse_row + head] = top + logf(total);
 }
 
 template <class T>

@@ -23,7 +23,7 @@ namespace {
 // Rows of a (B,N,heads,d) tensor for one sample and head.
 struct HeadRows {
   HeadRows(const DsaShape& s, int64_t batch, int64_t head)
-      : stride(s.heads * s.head_dim), base(batch * s.tokens() * stride + head * s.head_dim) {}
+      : stride(s.row()), base(batch * s.tokens() * stride + head * s.head_dim) {}
   int64_t at(int64_t token) const { return base + token * stride; }
   int64_t stride, base;
 };
@@ -100,7 +100,7 @@ void LiteralForward(const DsaForwardArgs& a, const DsaBlock& b, int64_t batch, i
   for (int64_t i = 0; i < b.active; ++i) {
     const DsaLiteralQuery<ArithF32> query(s, Inputs<T>(a.q, a.k, a.v, a.offsets), batch, b.token[i], head);
     query.output(a.out + rows.at(b.token[i]));
-    a.lse[(batch * s.tokens() + b.token[i]) * s.heads + head] = query.lse();
+    a.lse[(batch * s.tokens() + b.token[i]) * s.lse_row() + head] = query.lse();
   }
 }
 
@@ -124,7 +124,7 @@ bool FastForward(const DsaForwardArgs& a, const DsaBlock& b, int64_t batch, int6
   for (int64_t i = 0; i < b.active; ++i) {
     float* out = a.out + rows.at(b.token[i]);
     for (int64_t c = 0; c < d; ++c) out[c] = x.result[c * kBlock + i];
-    a.lse[(batch * s.tokens() + b.token[i]) * s.heads + head] = lse[i];
+    a.lse[(batch * s.tokens() + b.token[i]) * s.lse_row() + head] = lse[i];
   }
   return true;
 }
@@ -196,7 +196,7 @@ bool FastBackward(const DsaBackwardArgs& a, const DsaBlock& b, int64_t batch, in
     float sum = 0;
     for (int64_t c = 0; c < d; ++c) sum += x.dout[i * d + c] * out[c];
     stats.dot[i] = sum;
-    stats.lse[i] = a.lse[(batch * s.tokens() + b.token[i]) * s.heads + head];
+    stats.lse[i] = a.lse[(batch * s.tokens() + b.token[i]) * s.lse_row() + head];
     stats.live[i] = i < b.active ? 1.0f : 0.0f;
   }
   Fill0(x.pi, b.halo * kBlock);
@@ -266,7 +266,7 @@ void dsa_reduce_piece(const DsaBackwardArgs& a, const DsaBand& band, int64_t ind
   const DsaShape& s = a.shape;
   const DsaBlock b(s, a.blocking, index % a.blocking.blocks);
   const DsaPlaces places = band.places(index, group);
-  float* doffsets = a.doffsets + index / a.blocking.blocks * s.tokens() * dsa_offset_count(s);
+  float* doffsets = a.doffsets + index / a.blocking.blocks * s.tokens() * dsa_offset_row(s);
   int64_t ordinal = 0;
   for (int64_t jt = 0; jt < b.bounds.k_eff[0]; ++jt)
     for (int64_t jh = 0; jh < b.bounds.k_eff[1]; ++jh)
@@ -281,7 +281,7 @@ void dsa_reduce_piece(const DsaBackwardArgs& a, const DsaBand& band, int64_t ind
             for (int64_t i = 0; i < kDsaBlock; ++i) sum[i] += partial[i];
           }
           const float* slope = places.slope[axis] + ordinal * kDsaBlock;
-          for (int64_t i = 0; i < b.active; ++i) doffsets[b.token[i] * dsa_offset_count(s) + at] += sum[i] * slope[i];
+          for (int64_t i = 0; i < b.active; ++i) doffsets[b.token[i] * dsa_offset_row(s) + at] += sum[i] * slope[i];
         }
       }
 }

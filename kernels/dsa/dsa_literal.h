@@ -25,9 +25,9 @@ class DsaLiteralQuery {
  public:
   template <class I, class O>
   DsaLiteralQuery(const DsaShape& s, const DsaInputs<I, O>& in, int64_t batch, int64_t token, int64_t head)
-      : s_(s), d_(s.head_dim), row_(s.heads * s.head_dim), base_(batch * s.tokens() * row_ + head * d_),
+      : s_(s), d_(s.head_dim), row_(s.row()), base_(batch * s.tokens() * row_ + head * d_),
         token_(token) {
-    place(in.offsets + (batch * s.tokens() + token) * dsa_offset_count(s), dsa_group(s, head));
+    place(in.offsets + (batch * s.tokens() + token) * dsa_offset_row(s), dsa_group(s, head));
     q_.resize(static_cast<size_t>(d_));
     for (int64_t c = 0; c < d_; ++c) q_[static_cast<size_t>(c)] = widen_to<T>(in.q[base_ + token * row_ + c]);
     interpolate(k_, in.k);

@@ -14,19 +14,22 @@ struct DsaGrid {
   int length[3], kernel[3];
   float reach[3];
   int heads, head_dim, groups, slots, offsets;  // offsets: raw ones a token
+  int row_offsets;                              // from a token to the next
   DsaOffsetMode mode;
   float scale;
   const int32_t *t_lo, *t_hi;
   int tokens;    // below 2³¹ a sample, as are the units of a launch
   int64_t row;   // elements from a token to the next
+  int lse_row;   // the same of lse
 
   explicit DsaGrid(const DsaShape& s)
       : length{static_cast<int>(s.frames), static_cast<int>(s.height), static_cast<int>(s.width)},
         kernel{static_cast<int>(s.kernel[0]), static_cast<int>(s.kernel[1]), static_cast<int>(s.kernel[2])},
         reach{s.reach[0], s.reach[1], s.reach[2]}, heads(static_cast<int>(s.heads)),
         head_dim(static_cast<int>(s.head_dim)), groups(static_cast<int>(s.groups)),
-        slots(static_cast<int>(s.slots())), offsets(static_cast<int>(dsa_offset_count(s))), mode(s.mode),
-        scale(s.scale), t_lo(s.t_lo), t_hi(s.t_hi), tokens(static_cast<int>(count32(s.tokens(), "tokens"))), row(s.heads * s.head_dim) {}
+        slots(static_cast<int>(s.slots())), offsets(static_cast<int>(dsa_offset_count(s))),
+        row_offsets(static_cast<int>(dsa_offset_row(s))), mode(s.mode),
+        scale(s.scale), t_lo(s.t_lo), t_hi(s.t_hi), tokens(static_cast<int>(count32(s.tokens(), "tokens"))), row(s.row()), lse_row(static_cast<int>(s.lse_row())) {}
 
   __device__ int group_of(int head) const { return head * groups / heads; }
   __device__ int first_head(int group) const { return (group * heads + groups - 1) / groups; }

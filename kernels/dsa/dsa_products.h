@@ -14,7 +14,7 @@ namespace megaslide {
 // Planes of keys are packed one at a time: for scores, or for weigh.
 class DsaProducts {
  public:
-  explicit DsaProducts(const DsaShape& s) : d_(s.head_dim), stride_(s.heads * s.head_dim) {}
+  explicit DsaProducts(const DsaShape& s) : d_(s.head_dim), stride_(s.row()) {}
   virtual ~DsaProducts() = default;
   virtual int64_t width() const = 0;
   virtual int64_t bytes() const = 0;

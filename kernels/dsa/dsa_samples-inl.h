@@ -40,7 +40,7 @@ inline HWY_NOINLINE void Displace(const DsaShape& s, int64_t active, const int64
     inverse[i] = reach[i] > 0 ? 1 / reach[i] : 0;
   }
   for (int64_t lane = 0; lane < active; ++lane) {
-    const float* o = raw + token[lane] * dsa_offset_count(s) + group * n;
+    const float* o = raw + token[lane] * dsa_offset_row(s) + group * n;
     std::copy(o, o + n, e + lane * padded);
     std::fill(e + lane * padded + n, e + (lane + 1) * padded, 0.0f);
     for (int64_t i = 0; i < padded; i += kLanes) {
@@ -79,7 +79,7 @@ inline HWY_NOINLINE void PlaceSamples(const DsaShape& s, const DsaBlock& b, int6
   const BlockIndexTag di;
   const int64_t padded = PaddedOffsets(s);
   float *e = scratch + 2 * padded, *slope = e + kBlock * padded;
-  Displace(s, b.active, b.token, offsets + batch * s.tokens() * dsa_offset_count(s), group, scratch, e, slope);
+  Displace(s, b.active, b.token, offsets + batch * s.tokens() * dsa_offset_row(s), group, scratch, e, slope);
   alignas(64) float start[3][kBlock];
   alignas(64) int32_t row[kBlock];
   for (int64_t i = 0; i < kBlock; ++i) {

@@ -98,13 +98,13 @@ Scratch thread_scratch(const DsaShape& s, const DsaTiling& t, const DsaProducts&
 // A head of a sample within the tensors of a call.
 struct Head {
   Head(const DsaShape& s, DType dtype, int64_t batch_, int64_t index_)
-      : batch(batch_), index(index_), stride(s.heads * s.head_dim),
-        base(batch * s.tokens() * stride + index * s.head_dim), bytes(dtype_bytes(dtype)), heads(s.heads),
-        lse0(batch * s.tokens() * heads + index) {}
+      : batch(batch_), index(index_), stride(s.row()),
+        base(batch * s.tokens() * stride + index * s.head_dim), bytes(dtype_bytes(dtype)), lse_stride(s.lse_row()),
+        lse0(batch * s.tokens() * lse_stride + index) {}
   const std::byte* inputs(const void* tensor) const { return static_cast<const std::byte*>(tensor) + base * bytes; }
   int64_t at(int64_t token) const { return base + token * stride; }
-  int64_t lse(int64_t token) const { return lse0 + token * heads; }
-  int64_t batch, index, stride, base, bytes, heads, lse0;
+  int64_t lse(int64_t token) const { return lse0 + token * lse_stride; }
+  int64_t batch, index, stride, base, bytes, lse_stride, lse0;
 };
 
 // body(inputs of the literal path)
@@ -286,10 +286,10 @@ void add_keys(const DsaBackwardArgs& a, const DsaProducts& p, const std::vector<
 void offset_gradients(const DsaBackwardArgs& a, const DsaTile& t, int64_t batch, int64_t group, const float* sum,
                       const float* slope) {
   const DsaShape& s = a.shape;
-  const int64_t count = dsa_offset_count(s);
-  float* doffsets = a.doffsets + batch * s.tokens() * count;
+  const int64_t row = dsa_offset_row(s);
+  float* doffsets = a.doffsets + batch * s.tokens() * row;
   for (int64_t i = 0; i < t.active; ++i) {
-    float* to = doffsets + t.token[i] * count;
+    float* to = doffsets + t.token[i] * row;
     int64_t ordinal = 0;
     for (int64_t jt = 0; jt < t.bounds.k_eff[0]; ++jt)
       for (int64_t jh = 0; jh < t.bounds.k_eff[1]; ++jh)

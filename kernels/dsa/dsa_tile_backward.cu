@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_query_kernel(TileArgs x)
   const int thread = static_cast<int>(threadIdx.x), row0 = thread / 32 * 16, group = tile.inner, own = tile.token(g, thread % kQueries);
   const int token = own < 0 ? g.token(tile.frame, tile.h0, tile.w0) : own;
   const int64_t sample0 = int64_t{tile.b} * g.tokens;
-  const Query query{own, thread / kQueries, thread % kQueries, DsaWindow(g, token), x.x.offsets + (sample0 + token) * g.offsets,
-                    x.x.doffsets + (sample0 + token) * g.offsets};
+  const Query query{own, thread / kQueries, thread % kQueries, DsaWindow(g, token), x.x.offsets + (sample0 + token) * g.row_offsets,
+                    x.x.doffsets + (sample0 + token) * g.row_offsets};
   const auto owns = [&](int jt, int jh, int jw) { return query.owns(g, jt, jh, jw); };
   const Reach planes(g, 0, tile.frame, tile.frame, tile.frame), lines(g, 1, tile.frame, tile.h0, tile.h1),
       columns(g, 2, tile.frame, tile.w0, tile.w1);
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_query_kernel(TileArgs x)
           }
         }
       if (pass == 0 && own >= 0)
-        make_pairs(x, query, pairs, x.x.lse[(sample0 + own) * g.heads + head], row_dot(x, base + own * g.row));
+        make_pairs(x, query, pairs, x.x.lse[(sample0 + own) * g.lse_row + head], row_dot(x, base + own * g.row));
       __syncthreads();
     }
     for (int i = 0; i < 4; ++i) {

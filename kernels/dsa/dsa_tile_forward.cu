@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_forward_kernel(TileArgs 
   const int own = tile.token(g, query), group = g.group_of(tile.inner);
   const int64_t base = int64_t{tile.b} * g.tokens * g.row + int64_t{tile.inner} * g.head_dim;
   const DsaWindow window(g, own < 0 ? g.token(tile.frame, tile.h0, tile.w0) : own);
-  const float* raw = x.offsets + (int64_t{tile.b} * g.tokens + (own < 0 ? 0 : own)) * g.offsets;
+  const float* raw = x.offsets + (int64_t{tile.b} * g.tokens + (own < 0 ? 0 : own)) * g.row_offsets;
   const Reach planes(g, 0, tile.frame, tile.frame, tile.frame), lines(g, 1, tile.frame, tile.h0, tile.h1),
       columns(g, 2, tile.frame, tile.w0, tile.w1);
   const int width = columns.last - columns.first + 1, band_lines = kBandKeys / width;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_forward_kernel(TileArgs 
         }
       }
     if (pass == 0) {
-      softmax(s, x, window, query, half, own >= 0, (int64_t{tile.b} * g.tokens + own) * g.heads + tile.inner);
+      softmax(s, x, window, query, half, own >= 0, (int64_t{tile.b} * g.tokens + own) * g.lse_row + tile.inner);
       __syncthreads();
     }
   }

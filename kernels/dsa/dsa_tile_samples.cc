@@ -58,7 +58,7 @@ void Place(const DsaShape& s, const DsaTile& t, int64_t batch, int64_t group, co
            const DsaTilePlaces& places, float* scratch) {
   const int64_t padded = PaddedOffsets(s);
   float *e = scratch + 2 * padded, *slope = e + kQ * padded;
-  Displace(s, t.active, t.token, offsets + batch * s.tokens() * dsa_offset_count(s), group, scratch, e, slope);
+  Displace(s, t.active, t.token, offsets + batch * s.tokens() * dsa_offset_row(s), group, scratch, e, slope);
   TilePlacer placer{.s = s, .t = t, .places = places, .e = e, .slope = slope, .start = {}, .offsets_row = {},
                     .cell_row = {}};
   for (int64_t i = 0; i < kQ; ++i) {

@@ -144,7 +144,7 @@ struct Offsets {
 // One piece of a frame: m and lse of its tokens, and what they add to the offsets.
 void search(float* offsets, float* m, float* lse, const Planes& p, const float* gain, float beta, const DsaShape& s,
             int64_t frame, int64_t piece) {
-  const int64_t t = frame % s.frames, kt = s.kernel[0], count = dsa_offset_count(s);
+  const int64_t t = frame % s.frames, kt = s.kernel[0], row_offsets = dsa_offset_row(s);
   const Slots slots(s, t);
   for (int64_t j = 0; j < kt; ++j) {
     const int64_t other = slots.start + j;
@@ -163,7 +163,7 @@ void search(float* offsets, float* m, float* lse, const Planes& p, const float* 
         *log_sum = found.top[l] + std::log(found.sum[l]);
         for (int64_t g = 0; g < s.groups; ++g) {
           if (gain[g] == 0) continue;
-          Offsets(s, g, j).add(offsets + token * count, gain[g] * to[0], gain[g] * to[1]);
+          Offsets(s, g, j).add(offsets + token * row_offsets, gain[g] * to[0], gain[g] * to[1]);
         }
       }
   }
@@ -172,7 +172,7 @@ void search(float* offsets, float* m, float* lse, const Planes& p, const float* 
 // The planes of the slots of one row's tokens, and the row's share of dgain.
 void spread_gradient(const BackwardWorkspace& x, const float* doffsets, const float* m, const float* lse,
                      const float* gain, const DsaShape& s, int64_t row, int64_t frame, int64_t h) {
-  const int64_t kt = s.kernel[0], count = dsa_offset_count(s), size = x.planes.grid.size;
+  const int64_t kt = s.kernel[0], row_offsets = dsa_offset_row(s), size = x.planes.grid.size;
   const Slots slots(s, frame % s.frames);
   std::fill(x.dgain + row * s.groups, x.dgain + (row + 1) * s.groups, 0.0);
   for (int64_t w = 0; w < s.width; ++w) {
@@ -182,7 +182,7 @@ void spread_gradient(const BackwardWorkspace& x, const float* doffsets, const fl
       float dm[2] = {0, 0};
       for (int64_t g = 0; g < s.groups; ++g) {
         float sum[2];
-        Offsets(s, g, j).sum(doffsets + token * count, &sum[0], &sum[1]);
+        Offsets(s, g, j).sum(doffsets + token * row_offsets, &sum[0], &sum[1]);
         for (int64_t a = 0; a < 2; ++a) {
           dm[a] += gain[g] * sum[a];
           x.dgain[row * s.groups + g] += static_cast<double>(sum[a]) * static_cast<double>(found[a]);
@@ -258,6 +258,13 @@ Cost motion_backward_cost(float*, float*, float*, const float*, const float*, co
   return {KernelClass::kAttention, 3 * search_flops(s), tensor_bytes(s, 1) + 4 * tokens_of(s) * kMotionChannels};
 }
 
+Cost motion_given_forward_cost(float*, float*, const float*, const void*, DsaShape s, DType) {
+  return {KernelClass::kVector, 0, 4 * tokens_of(s) * static_cast<double>(4 * s.kernel[0] + 2 * dsa_offset_count(s))};
+}
+Cost motion_given_backward_cost(float*, const float*, const float*, DsaShape s) {
+  return {KernelClass::kVector, 0, 4 * tokens_of(s) * static_cast<double>(2 * s.kernel[0] + dsa_offset_count(s))};
+}
+
 namespace cpu {
 
 void motion_forward(Stream& stream, float* offsets, float* m, float* lse, float* norm, const float* c, const void* s,
@@ -321,6 +328,44 @@ void motion_backward(Stream& stream, float* dc, float* ds, float* dgain, const f
     for (int64_t row = 0; row < rows_of(shape); ++row) total += x.dgain[row * shape.groups + g];
     dgain[g] += static_cast<float>(total);
   }
+}
+
+void motion_given_forward(Stream& stream, float* offsets, float* m, const float* displacement, const void* gain, DsaShape s,
+                          DType weight_dtype) {
+  MS_CHECK(s.mode != DsaOffsetMode::kRigid, "the motion term needs slots of one frame");
+  std::vector<float> gains(static_cast<size_t>(s.groups));
+  convert_to_f32(gains.data(), gain, weight_dtype, s.groups);
+  for_rows(stream, s, [&](int64_t row, int64_t frame, int64_t) {
+    const int64_t t = frame % s.frames;
+    const Slots slots(s, t);
+    for (int64_t token = row * s.width; token < (row + 1) * s.width; ++token)
+      for (int64_t j = 0; j < s.kernel[0]; ++j) {
+        const int64_t other = slots.start + j;
+        const bool live = j < slots.count && other != t;
+        const float* from = displacement + (token * s.frames + (live ? other : t)) * 2;
+        float* to = m + (token * s.kernel[0] + j) * 2;
+        to[0] = live ? from[0] : 0, to[1] = live ? from[1] : 0;
+        for (int64_t g = 0; live && g < s.groups; ++g)
+          if (const float by = gains[static_cast<size_t>(g)]; by != 0)
+            Offsets(s, g, j).add(offsets + token * dsa_offset_row(s), by * to[0], by * to[1]);
+      }
+  });
+}
+
+void motion_given_backward(Stream& stream, float* dgain, const float* doffsets, const float* m, DsaShape s) {
+  stream.parallel_for(s.groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; ++g) {
+      double sum = 0;
+      for (int64_t token = 0; token < s.batch * s.tokens(); ++token)
+        for (int64_t j = 0; j < s.kernel[0]; ++j) {
+          const float* found = m + (token * s.kernel[0] + j) * 2;
+          float at[2];
+          Offsets(s, g, j).sum(doffsets + token * dsa_offset_row(s), &at[0], &at[1]);
+          for (int a = 0; a < 2; ++a) sum += static_cast<double>(at[a]) * static_cast<double>(found[a]);
+        }
+      dgain[g] += static_cast<float>(sum);
+    }
+  });
 }
 
 }  // namespace cpu

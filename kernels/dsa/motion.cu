@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(256) motion_offset_kernel(MotionArgs x, float*
   const OffsetPlace p(x.grid, static_cast<int>(i % x.grid.offsets));
   if (p.axis < 0) return;
   const float gain = x.gain.at(p.group);
-  if (gain != 0) offsets[i] += gain * m[(i / x.grid.offsets * x.grid.kernel[0] + p.jt) * 2 + p.axis];
+  const int64_t token = i / x.grid.offsets;
+  if (gain != 0) offsets[token * x.grid.row_offsets + i % x.grid.offsets] += gain * m[(token * x.grid.kernel[0] + p.jt) * 2 + p.axis];
 }
 
 // Σ of a token's offset gradients over the nominal slots of frame slot jt, of one group.
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(256) motion_slot_kernel(BackwardArgs x) {
   const int jt = static_cast<int>(i % g.kernel[0]);
   float dh = 0, dw = 0;
   for (int group = 0; group < g.groups; ++group) {
-    const float2 d = slot_gradient(g, x.doffsets + token * g.offsets, group, jt);
+    const float2 d = slot_gradient(g, x.doffsets + token * g.row_offsets, group, jt);
     dh = fmaf(x.motion.gain.at(group), d.x, dh), dw = fmaf(x.motion.gain.at(group), d.y, dw);
   }
   x.slots[i] = {dh, dw, -(dh * x.m[2 * i] + dw * x.m[2 * i + 1]), x.lse[i]};
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kGainThreads) motion_gain_kernel(BackwardArgs 
   const int64_t first = int64_t{blockIdx.x} * kGainTokens, last = first + kGainTokens < x.tokens ? first + kGainTokens : x.tokens;
   double sum = 0;
   for (int64_t i = first * g.kernel[0] + thread; i < last * g.kernel[0]; i += kGainThreads) {
-    const float2 d = slot_gradient(g, x.doffsets + i / g.kernel[0] * g.offsets, group, static_cast<int>(i % g.kernel[0]));
+    const float2 d = slot_gradient(g, x.doffsets + i / g.kernel[0] * g.row_offsets, group, static_cast<int>(i % g.kernel[0]));
     sum += static_cast<double>(d.x) * static_cast<double>(x.m[2 * i]) + static_cast<double>(d.y) * static_cast<double>(x.m[2 * i + 1]);
   }
   part[thread] = sum;
@@ -215,6 +216,36 @@ __global__ void __launch_bounds__(kGainThreads) motion_gain_kernel(BackwardArgs 
   if (thread != 0) return;
   for (int i = 1; i < kGainThreads; ++i) sum += part[i];
   x.gain_part[int64_t{blockIdx.x} * g.groups + group] = sum;
+}
+
+// m of one token and frame slot: read where the slot is of another frame that exists.
+__global__ void __launch_bounds__(256) motion_given_kernel(DsaGrid g, float* m, const float* displacement, int64_t slots) {
+  const int64_t i = element_index();
+  if (i >= slots) return;
+  const int64_t token = i / g.kernel[0];
+  const int jt = static_cast<int>(i % g.kernel[0]), frame = static_cast<int>(token % g.tokens) / (g.length[1] * g.length[2]);
+  int lo, hi, k_eff;
+  g.bounds(0, frame, lo, hi, k_eff);
+  const int other = DsaGrid::window_start(frame, k_eff, lo, hi) + jt;
+  const bool live = jt < k_eff && other != frame;
+  const float* from = displacement + (token * g.length[0] + (live ? other : frame)) * 2;
+  m[2 * i] = live ? from[0] : 0.0f, m[2 * i + 1] = live ? from[1] : 0.0f;
+}
+
+// dgain of one group: a block, in a fixed order.
+__global__ void __launch_bounds__(kGainThreads) motion_given_gain_kernel(DsaGrid g, float* dgain, const float* doffsets, const float* m, int64_t tokens) {
+  double* part = prim::dynamic_shared<double>();
+  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(blockIdx.x);
+  double sum = 0;
+  for (int64_t i = thread; i < tokens * g.kernel[0]; i += kGainThreads) {
+    const float2 d = slot_gradient(g, doffsets + i / g.kernel[0] * g.row_offsets, group, static_cast<int>(i % g.kernel[0]));
+    sum += static_cast<double>(d.x) * static_cast<double>(m[2 * i]) + static_cast<double>(d.y) * static_cast<double>(m[2 * i + 1]);
+  }
+  part[thread] = sum;
+  __syncthreads();
+  if (thread != 0) return;
+  for (int i = 1; i < kGainThreads; ++i) sum += part[i];
+  dgain[group] += static_cast<float>(sum);
 }
 
 struct BackwardShared {
@@ -382,6 +413,21 @@ void motion_backward(Stream& stream, float* dc, float* ds, float* dgain, const f
   prim::launch(motion_gather_kernel, dim3(blocks), dim3(kBackwardThreads), sizeof(BackwardShared), stream, x);
   prim::launch(motion_finish_kernel, element_grid(std::max(tokens, shape.groups)), element_block(), 0, stream, x,
                static_cast<int>(blocks));
+}
+
+void motion_given_forward(Stream& stream, float* offsets, float* m, const float* displacement, const void* gain, DsaShape shape,
+                          DType dtype) {
+  const int64_t tokens = shape.batch * shape.tokens(), slots = tokens * shape.kernel[0], elements = tokens * dsa_offset_count(shape);
+  if (tokens == 0) return;
+  const MotionArgs x = motion_args(nullptr, nullptr, nullptr, gain, shape, dtype);
+  prim::launch(motion_given_kernel, element_grid(slots), element_block(), 0, stream, x.grid, m, displacement, slots);
+  prim::launch(motion_offset_kernel, element_grid(elements), element_block(), 0, stream, x, offsets, static_cast<const float*>(m), elements);
+}
+
+void motion_given_backward(Stream& stream, float* dgain, const float* doffsets, const float* m, DsaShape shape) {
+  if (shape.batch * shape.tokens() == 0) return;
+  prim::launch(motion_given_gain_kernel, dim3(static_cast<unsigned>(shape.groups)), dim3(kGainThreads), kGainThreads * sizeof(double), stream,
+               DsaGrid(shape), dgain, doffsets, m, shape.batch * shape.tokens());
 }
 
 }  // namespace cuda

@@ -8,8 +8,10 @@
 // frame τ = (start of its base window along t) + j_t, inside its shot where there are tables; m is 0 at τ = t and where
 // j_t ≥ k_eff,t. The temporal component of `full` gets nothing. `rigid` has no slots of their own frame: not allowed.
 //
+// Where the motion is known, m(p, τ) is read instead of found: motion_given_*.
+//
 // Everything is fp32, but for s and gain, which are of weight_dtype (kF32 or kBF16). Of the shape the grid, the kernel,
-// mode, groups and shot tables are read. z(p)·z(p + δ) is the 3×3 box sum of the products c(p)·c(p + δ) at that δ, so no
+// mode, groups, row_offsets and shot tables are read. z(p)·z(p + δ) is the 3×3 box sum of the products c(p)·c(p + δ) at that δ, so no
 // patch is ever formed and nothing of size N·81 stored. Bit-identical on repeat and for any number of threads.
 #pragma once
 #include <cstdint>
@@ -35,6 +37,12 @@ using MotionBackward = void(Stream&, float* dc /*(B,N,16)*/, float* ds /*(1)*/, 
                             const float* doffsets, const float* m, const float* lse, const float* norm, const float* c,
                             const void* s, const void* gain, void* workspace, DsaShape shape, DType weight_dtype);
 
+// displacement: where each token goes until each frame, (h, w) in tokens. offsets is accumulated, m overwritten.
+using MotionGivenForward = void(Stream&, float* offsets, float* m /*(B,N,k_t,2)*/, const float* displacement /*(B,N,T,2)*/,
+                                const void* gain /*(G)*/, DsaShape shape, DType weight_dtype);
+// dgain is accumulated.
+using MotionGivenBackward = void(Stream&, float* dgain /*(G)*/, const float* doffsets, const float* m, DsaShape shape);
+
 // Bytes of `workspace` (64-byte aligned).
 int64_t motion_forward_workspace_bytes(const DsaShape& shape);
 int64_t motion_backward_workspace_bytes(const DsaShape& shape);
@@ -42,11 +50,15 @@ int64_t motion_backward_workspace_bytes(const DsaShape& shape);
 namespace cpu {
 MotionForward motion_forward;
 MotionBackward motion_backward;
+MotionGivenForward motion_given_forward;
+MotionGivenBackward motion_given_backward;
 }  // namespace cpu
 
 namespace cuda {
 MotionForward motion_forward;
 MotionBackward motion_backward;
+MotionGivenForward motion_given_forward;
+MotionGivenBackward motion_given_backward;
 }  // namespace cuda
 
 // 3.7k·(k_t − 1) flop a token, backward three times that; bytes of every tensor once.
@@ -54,9 +66,17 @@ Cost motion_forward_cost(float*, float*, float*, float*, const float*, const voi
 Cost motion_backward_cost(float*, float*, float*, const float*, const float*, const float*, const float*, const float*,
                           const void*, const void*, void*, DsaShape, DType);
 
+Cost motion_given_forward_cost(float*, float*, const float*, const void*, DsaShape, DType);
+Cost motion_given_backward_cost(float*, const float*, const float*, DsaShape);
+
 inline constexpr Kernel<MotionForward> motion_forward{"motion_forward", &cpu::motion_forward, MS_CUDA(motion_forward),
                                                       &motion_forward_cost};
 inline constexpr Kernel<MotionBackward> motion_backward{"motion_backward", &cpu::motion_backward, MS_CUDA(motion_backward),
                                                         &motion_backward_cost};
+
+inline constexpr Kernel<MotionGivenForward> motion_given_forward{"motion_given_forward", &cpu::motion_given_forward,
+                                                                 MS_CUDA(motion_given_forward), &motion_given_forward_cost};
+inline constexpr Kernel<MotionGivenBackward> motion_given_backward{"motion_given_backward", &cpu::motion_given_backward,
+                                                                   MS_CUDA(motion_given_backward), &motion_given_backward_cost};
 
 }  // namespace megaslide

@@ -1,6 +1,8 @@
 #include "config/model_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 
@@ -9,7 +11,6 @@ namespace {
 
 // Larger values than any network will have, small enough that products of sizes stay within 64 bits.
 constexpr int64_t kMaxWidth = int64_t{1} << 17, kMaxLayers = 4096, kMaxTextLen = int64_t{1} << 20;
-
 
 class Findings {
  public:
@@ -26,6 +27,24 @@ class Findings {
   std::vector<std::string> lines_;
 };
 
+// That each layer's windows take all heads, no more, and have at least a head a group.
+void check_windows(const ModelConfig& c, Findings& f) {
+  const auto& windows = c.attention.dsa.windows;
+  for (size_t i = 0; i < windows.size(); ++i)
+    for (const int64_t layer : windows[i].layers)
+      f.require(layer < c.layers, "dsa.windows: window {} is for layer {}, but the layers are 0 to {}", i + 1, layer, c.layers - 1);
+  std::set<std::string> said;  // layers may be many and alike
+  for (int64_t l = 0; l < c.layers; ++l) {
+    const DsaLayer layer = c.attention.dsa.layer(l, c.heads);
+    const DsaHeads& last = layer.runs.back();
+    if (last.first + last.count != c.heads && said.insert("heads").second)
+      f.require(false, "dsa.windows: those of layer {} are for {} heads, but there are {}", l, last.first + last.count, c.heads);
+    for (const DsaHeads& run : layer.runs)
+      if (run.groups > run.count && said.insert("groups").second)
+        f.require(false, "dsa.windows: layer {} has a window of {} heads in {} groups", l, run.count, run.groups);
+  }
+}
+
 void check_attention(const ModelConfig& c, Findings& f) {
   const AttentionConfig& a = c.attention;
   f.require(a.per_layer.empty() || static_cast<int64_t>(a.per_layer.size()) == c.layers,
@@ -39,10 +58,14 @@ void check_attention(const ModelConfig& c, Findings& f) {
     f.require(a.window[i] >= 1 && a.window[i] <= 1024, "window: expected 1 to 1024 along {}, got {}", axes[i],
               a.window[i]);
   }
-  f.require(a.dsa.groups >= 1 && a.dsa.groups <= c.heads, "dsa.groups: expected 1 to the number of heads ({}), got {}",
+  const auto& windows = a.dsa.windows;
+  f.require(a.dsa.groups >= 1 && (!windows.empty() || a.dsa.groups <= c.heads), "dsa.groups: expected 1 to the number of heads ({}), got {}",
             c.heads, a.dsa.groups);
-  f.require(!a.dsa.motion() || a.dsa.mode != DsaMode::kRigid,
-            "dsa.offsets: net+motion goes with the modes full and slice, whose samples have a frame of their own; for rigid use net");
+  const auto rigid = [&](const DsaHeadWindow& w) { return w.mode.value_or(a.dsa.mode) == DsaMode::kRigid; };
+  const bool none_moves = windows.empty() ? a.dsa.mode == DsaMode::kRigid : std::all_of(windows.begin(), windows.end(), rigid);
+  f.require(!a.dsa.motion() || !none_moves,
+            "dsa.offsets: net+motion and net+given go with the modes full and slice, whose samples have a frame of their own; for rigid use net");
+  if (!windows.empty()) check_windows(c, f);
   f.require(a.dsa.motion_share >= 0 && a.dsa.motion_share <= 1, "dsa.motion_share: expected 0 to 1, got {}", a.dsa.motion_share);
 }
 
@@ -60,13 +83,58 @@ void check_sampling_defaults(const ModelConfig& c, Findings& f) {
 
 }  // namespace
 
-int64_t DsaConfig::offset_outputs() const {
+int64_t DsaHeads::offset_outputs() const {
   switch (mode) {
     case DsaMode::kFull: return 3 * groups * kernel[0] * kernel[1] * kernel[2];
     case DsaMode::kSlice: return 2 * groups * kernel[0];
     case DsaMode::kRigid: return 3 * groups;
   }
   return 0;
+}
+
+int64_t DsaLayer::offset_outputs() const {
+  int64_t n = 0;
+  for (const DsaHeads& run : runs) n += run.offset_outputs();
+  return n;
+}
+
+int64_t DsaLayer::groups() const {
+  int64_t n = 0;
+  for (const DsaHeads& run : runs) n += run.groups;
+  return n;
+}
+
+bool AttentionConfig::needs_displacement() const {
+  const bool deformable = per_layer.empty() ? kind == AttentionKind::kDsa : std::find(per_layer.begin(), per_layer.end(), AttentionKind::kDsa) != per_layer.end();
+  return deformable && dsa.offsets == DsaOffsets::kNetGiven;
+}
+
+bool DsaConfig::motion() const {
+  if (offsets) return *offsets != DsaOffsets::kNet;
+  if (windows.empty()) return mode != DsaMode::kRigid;
+  return std::any_of(windows.begin(), windows.end(), [&](const DsaHeadWindow& w) { return w.mode.value_or(mode) != DsaMode::kRigid; });
+}
+
+DsaLayer DsaConfig::layer(int64_t index, int64_t heads) const {
+  const auto names = [&](const DsaHeadWindow& w) { return std::find(w.layers.begin(), w.layers.end(), index) != w.layers.end(); };
+  const bool named = std::any_of(windows.begin(), windows.end(), names);
+  DsaLayer out;
+  int64_t first = 0;
+  const auto add = [&](const DsaHeadWindow& w) {
+    const int64_t count = w.heads.value_or(heads - first);
+    if (count < 1) return;
+    // Without windows of their own the groups are as they were asked for, sound or not.
+    const int64_t most = windows.empty() ? groups : std::min(groups, count);
+    out.runs.push_back({first, count, w.kernel.value_or(kernel), w.reach.value_or(reach), w.mode.value_or(mode), w.groups.value_or(most)});
+    first += count;
+  };
+  for (const DsaHeadWindow& w : windows)
+    if (named ? names(w) : w.layers.empty()) add(w);
+  if (out.runs.empty()) add({});
+  out.motion = motion() && std::any_of(out.runs.begin(), out.runs.end(), [](const DsaHeads& r) { return r.mode != DsaMode::kRigid; });
+  out.given = out.motion && offsets == DsaOffsets::kNetGiven;
+  out.pooled = pooled;
+  return out;
 }
 
 const char* attention_kind_name(AttentionKind k) {
@@ -92,6 +160,7 @@ const char* dsa_offsets_name(DsaOffsets o) {
   switch (o) {
     case DsaOffsets::kNet: return "net";
     case DsaOffsets::kNetMotion: return "net+motion";
+    case DsaOffsets::kNetGiven: return "net+given";
   }
   return "?";
 }
@@ -123,12 +192,13 @@ int64_t parameter_count(const ModelConfig& c) {
   n += c.freq_dim * d + d * d + 2 * d;                       // time MLP
   n += 6 * d * d + 6 * d;                                    // time projection
   n += 4 * c.out_channels * d + 4 * c.out_channels + 2 * d;  // head and its table
-  const DsaConfig& dsa = c.attention.dsa;
-  int64_t deformable = 28 * d + 2 * d + (d + 1) * dsa.offset_outputs();  // depthwise 3x3x3 and bias, LayerNorm, linear
-  if (dsa.motion()) deformable += 16 * d + 1 + dsa.groups;               // projection, scale, gains
-  if (dsa.pooled) deformable += c.heads;                                 // gates
-  for (int64_t l = 0; l < c.layers; ++l)
-    if (c.attention.of_layer(l) == AttentionKind::kDsa) n += deformable;
+  for (int64_t l = 0; l < c.layers; ++l) {
+    if (c.attention.of_layer(l) != AttentionKind::kDsa) continue;
+    const DsaLayer dsa = c.attention.dsa.layer(l, c.heads);
+    n += 28 * d + 2 * d + (d + 1) * dsa.offset_outputs();  // depthwise 3x3x3 and bias, LayerNorm, linear
+    if (dsa.motion) n += 16 * d + 1 + dsa.groups();        // projection, scale, gains
+    if (dsa.pooled) n += c.heads;                          // gates
+  }
   return n;
 }
 

@@ -10,20 +10,55 @@ namespace megaslide {
 
 enum class AttentionKind { kDense, kDenseMaterialised, kWindow, kDsa };
 enum class DsaMode { kFull, kSlice, kRigid };
-enum class DsaOffsets { kNet, kNetMotion };  // where offsets come from: the offset net, and the motion term with it
+// Where offsets come from: the offset net; with it the motion term; with it a known motion in the place of what the motion
+// term would find.
+enum class DsaOffsets { kNet, kNetMotion, kNetGiven };
+
+// A window of some heads, where not all heads of all layers have the same. What is not set is as in DsaConfig, but groups
+// are at most its heads.
+struct DsaHeadWindow {
+  std::vector<int64_t> layers = {};  // empty: those that no other window names
+  std::optional<int64_t> heads = std::nullopt;  // not set: all that are left. A layer's windows take its heads in order.
+  std::optional<std::array<int64_t, 3>> kernel = std::nullopt;
+  std::optional<std::array<double, 3>> reach = std::nullopt;
+  std::optional<DsaMode> mode = std::nullopt;
+  std::optional<int64_t> groups = std::nullopt;
+  bool operator==(const DsaHeadWindow&) const = default;
+};
+
+// A run of a layer's heads with one window.
+struct DsaHeads {
+  int64_t first = 0, count = 0;
+  std::array<int64_t, 3> kernel{};
+  std::array<double, 3> reach{};
+  DsaMode mode = DsaMode::kFull;
+  int64_t groups = 0;
+  // Raw offsets a token: G·K·3, G·k_t·2 or G·3 (spec dsa.md, granularity).
+  int64_t offset_outputs() const;
+};
+
+struct DsaLayer {
+  std::vector<DsaHeads> runs;  // of all heads, in order; offsets and gains of the motion term lie in this order too
+  bool motion = false, pooled = false;  // motion: found or given
+  bool given = false;
+  int64_t offset_outputs() const;
+  int64_t groups() const;
+};
 
 struct DsaConfig {
   std::array<int64_t, 3> kernel{3, 7, 7};  // k_t, k_h, k_w
   std::array<double, 3> reach{1, 2, 2};    // R_t, R_h, R_w in tokens; 0 switches an axis off
   DsaMode mode = DsaMode::kFull;
   int64_t groups = 4;
-  std::optional<DsaOffsets> offsets = std::nullopt;  // not set: net+motion, and net in `rigid`, which has no motion term
+  std::optional<DsaOffsets> offsets = std::nullopt;  // not set: net+motion, and net where all windows are
+                                                      // `rigid`, which has no motion term
   double motion_share = 0.5;  // of the groups, the last ones: where the motion term is in full force at the start
   bool pooled = false;        // the pooled branch
+  std::vector<DsaHeadWindow> windows = {};  // empty: the one above for all heads of all layers
 
-  bool motion() const { return offsets.value_or(mode == DsaMode::kRigid ? DsaOffsets::kNet : DsaOffsets::kNetMotion) == DsaOffsets::kNetMotion; }
-  // Raw offsets a token: G·K·3, G·k_t·2 or G·3 (spec dsa.md, granularity).
-  int64_t offset_outputs() const;
+  bool motion() const;  // found or given
+  // The windows of a layer's heads. Runs may cover fewer or more than `heads` where the config is not sound.
+  DsaLayer layer(int64_t layer, int64_t heads) const;
 };
 
 struct AttentionConfig {
@@ -31,6 +66,8 @@ struct AttentionConfig {
   DsaConfig dsa;
   std::array<int64_t, 3> window{3, 7, 7};
   std::vector<AttentionKind> per_layer;  // empty: `kind` for all
+  // Whether a layer's offsets need the true motion of the tokens with every batch.
+  bool needs_displacement() const;
   AttentionKind of_layer(int64_t layer) const { return per_layer.empty() ? kind : per_layer[static_cast<size_t>(layer)]; }
 };
 
@@ -70,7 +107,7 @@ struct ModelConfig {
 
 const char* attention_kind_name(AttentionKind k);  // "dense", "dense-materialised", "window", "dsa"
 const char* dsa_mode_name(DsaMode m);
-const char* dsa_offsets_name(DsaOffsets o);             // "net", "net+motion"
+const char* dsa_offsets_name(DsaOffsets o);             // "net", "net+motion", "net+given"
 const char* codec_kind_name(CodecKind k);               // "none", "haar", "wan2.1-vae", "wan2.2-vae"
 const char* text_encoder_kind_name(TextEncoderKind k);  // "none", "hashed-ngram", "umt5"
 

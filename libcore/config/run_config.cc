@@ -42,6 +42,15 @@ ModelConfig with_overrides(const ModelConfig& model, const RunConfig& run) {
   if (d.offsets) c.attention.dsa.offsets = *d.offsets;
   if (d.motion_share) c.attention.dsa.motion_share = *d.motion_share;
   if (d.pooled) c.attention.dsa.pooled = *d.pooled;
+  const auto& windows = c.attention.dsa.windows;
+  const auto has_effect = [&](bool given, const char* key, auto member) {
+    if (given && !windows.empty() && std::all_of(windows.begin(), windows.end(), [&](const DsaHeadWindow& w) { return (w.*member).has_value(); }))
+      throw usage_error(fmt::format("{} changes nothing: every window of model {} has its own", key, c.name), "change dsa.windows of the model");
+  };
+  has_effect(d.kernel.has_value(), "model.dsa.kernel", &DsaHeadWindow::kernel);
+  has_effect(d.reach.has_value(), "model.dsa.reach", &DsaHeadWindow::reach);
+  has_effect(d.mode.has_value(), "model.dsa.mode", &DsaHeadWindow::mode);
+  has_effect(d.groups.has_value(), "model.dsa.groups", &DsaHeadWindow::groups);
   validate(c);
   return c;
 }

@@ -48,6 +48,7 @@ struct RunConfig {
   struct Data {
     std::vector<std::string> cache;  // made by encode-clips
     std::string replay;              // or stored batches, a .safetensors file
+    std::string displacement;        // folder that says where the clips' tokens go
     std::vector<int64_t> num_repeats{1};  // for all caches, or one number a cache
     double caption_dropout_rate = 0.1;
     double validation_fraction = 0;

@@ -184,6 +184,21 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
   walk.value(path, node);
 }
 
+void read_record(const YamlNode& node, const Schema& schema, Problems& problems) {
+  if (node.kind != YamlNode::Kind::kMap) return problems.push_back({&node, "expected a map, got " + describe_node(node)});
+  const Walk walk{schema,
+                  [&](const YamlNode& at, const std::string& path, const std::string& text) { problems.push_back({&at, printable(path) + ": " + text}); },
+                  [](const std::string&, const YamlNode&) {}};
+  walk.map("", node);
+}
+
+std::string write_record(const Schema& schema) {
+  std::string out;
+  for (const Key& key : schema.keys())
+    if (const std::string value = key.write(); !value.empty()) out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", key.path, value);
+  return "{" + out + "}";
+}
+
 std::string write_tree(const Schema& schema, const std::string& heading) {
   std::string out = heading;
   std::vector<std::string> open;  // sections of the last line

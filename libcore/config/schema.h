@@ -67,6 +67,9 @@ class Schema {
   Key& choice(const std::string& path, std::optional<E>& v, const Words<E>& words);
   template <class E>
   Key& choices(const std::string& path, std::vector<E>& v, const Words<E>& words);
+  // A list of maps; `bind` makes the schema of one.
+  template <class T>
+  Key& records(const std::string& path, std::vector<T>& v, Schema (*bind)(T&));
   // auto, off, or an integer: kAuto, kOff or the value.
   Key& automatic(const std::string& path, int64_t& v, int64_t high);
   static constexpr int64_t kAuto = -1, kOff = 0;
@@ -135,6 +138,27 @@ Key& Schema::choices(const std::string& path, std::vector<E>& v, const Words<E>&
                 for (const E& e : v)
                   for (const auto& w : words)
                     if (w.second == e) s += (s.empty() ? "" : ", ") + w.first;
+                return s.empty() ? s : "[" + s + "]";
+              }});
+}
+
+// A map into the schema's variables; findings name the key within it. And back, in flow form.
+void read_record(const YamlNode& node, const Schema& schema, Problems& problems);
+std::string write_record(const Schema& schema);
+
+template <class T>
+Key& Schema::records(const std::string& path, std::vector<T>& v, Schema (*bind)(T&)) {
+  return add({path,
+              [&v, bind](const YamlNode& node, Problems& p) {
+                std::vector<T> next;
+                const size_t before = p.size();
+                if (node.kind != YamlNode::Kind::kList) p.push_back({&node, "expected a list of maps, got " + describe_node(node)});
+                for (const YamlNode& item : node.items) read_record(item, bind(next.emplace_back()), p);
+                if (p.size() == before) v = std::move(next);
+              },
+              [&v, bind] {
+                std::string s;
+                for (T item : v) s += (s.empty() ? "" : ", ") + write_record(bind(item));
                 return s.empty() ? s : "[" + s + "]";
               }});
 }

@@ -224,7 +224,7 @@ Key& Schema::integers(const std::string& path, std::vector<int64_t>& v, int64_t 
                                                           [&](const YamlNode& n) { return read_integer(n, low, high, p); });
                        },
                        [](const std::vector<int64_t>& values) {
-                         return values.size() == 1 ? write_integer(values[0]) : fmt::format("[{}]", fmt::join(values, ", "));
+                         return values.empty() ? "" : values.size() == 1 ? write_integer(values[0]) : fmt::format("[{}]", fmt::join(values, ", "));
                        }));
 }
 

@@ -21,6 +21,17 @@ void add_dsa_overrides(Schema& s, R::Dsa& d) {
   s.choice("model.dsa.pooled", d.pooled, Schema::Words<bool>{{"true", true}, {"false", false}});
 }
 
+Schema dsa_window_schema(DsaHeadWindow& w) {
+  Schema s;
+  s.integers("layers", w.layers, 0, 4095);
+  s.integer("heads", w.heads, 1, 4096);
+  s.integers("kernel", w.kernel, 1, 63);
+  s.numbers("reach", w.reach, between(0, 32));
+  s.choice("mode", w.mode, dsa_mode_words());
+  s.integer("groups", w.groups, 1, 4096);
+  return s;
+}
+
 void add_objective(Schema& s, R::Train& t) {
   using S = TimestepSampling;
   s.choice<S>("train.timestep_sampling", t.timestep_sampling,
@@ -121,7 +132,7 @@ const Schema::Words<DsaMode>& dsa_mode_words() {
 }
 
 const Schema::Words<DsaOffsets>& dsa_offsets_words() {
-  static const Schema::Words<DsaOffsets> words = {{"net", DsaOffsets::kNet}, {"net+motion", DsaOffsets::kNetMotion}};
+  static const Schema::Words<DsaOffsets> words = {{"net", DsaOffsets::kNet}, {"net+motion", DsaOffsets::kNetMotion}, {"net+given", DsaOffsets::kNetGiven}};
   return words;
 }
 
@@ -134,6 +145,7 @@ Schema run_schema(RunConfig& c) {
   add_dsa_overrides(s, c.model.dsa);
   s.paths("data.cache", c.data.cache);
   s.text("data.replay", c.data.replay);
+  s.text("data.displacement", c.data.displacement);
   s.integers("data.num_repeats", c.data.num_repeats, 1, 1000000);
   s.number("data.caption_dropout_rate", c.data.caption_dropout_rate, between(0, 1));
   s.number("data.validation_fraction", c.data.validation_fraction, between(0, 0.9));
@@ -199,6 +211,7 @@ Schema model_schema(ModelConfig& c) {
   s.choice("dsa.offsets", c.attention.dsa.offsets, dsa_offsets_words());
   s.number("dsa.motion_share", c.attention.dsa.motion_share, between(0, 1));
   s.boolean("dsa.pooled", c.attention.dsa.pooled);
+  s.records("dsa.windows", c.attention.dsa.windows, &dsa_window_schema);
   s.integers("window", c.attention.window, 1, 1024);
   s.choice<CodecKind>("codec", c.codec, {{"none", CodecKind::kNone}, {"haar", CodecKind::kHaar}, {"wan2.1-vae", CodecKind::kWan21Vae}, {"wan2.2-vae", CodecKind::kWan22Vae}});
   s.choice<TextEncoderKind>("text_encoder", c.text_encoder, {{"none", TextEncoderKind::kNone}, {"hashed-ngram", TextEncoderKind::kHashedNgram}, {"umt5", TextEncoderKind::kUmt5}});

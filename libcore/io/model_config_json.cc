@@ -14,7 +14,7 @@ using nlohmann::json;
 constexpr AttentionKind kAttentionKinds[] = {AttentionKind::kDense, AttentionKind::kDenseMaterialised, AttentionKind::kWindow,
                                              AttentionKind::kDsa};
 constexpr DsaMode kDsaModes[] = {DsaMode::kFull, DsaMode::kSlice, DsaMode::kRigid};
-constexpr DsaOffsets kDsaOffsets[] = {DsaOffsets::kNet, DsaOffsets::kNetMotion};
+constexpr DsaOffsets kDsaOffsets[] = {DsaOffsets::kNet, DsaOffsets::kNetMotion, DsaOffsets::kNetGiven};
 constexpr CodecKind kCodecKinds[] = {CodecKind::kNone, CodecKind::kHaar, CodecKind::kWan21Vae, CodecKind::kWan22Vae};
 constexpr TextEncoderKind kTextEncoderKinds[] = {TextEncoderKind::kNone, TextEncoderKind::kHashedNgram, TextEncoderKind::kUmt5};
 
@@ -30,6 +30,38 @@ void read_kind(JsonFields& f, const char* key, Kind& value, const Kind (&kinds)[
 
 void merge(JsonFields& into, JsonFields& from, const char* prefix) {
   for (const std::string& p : from.problems()) into.problem(std::string(prefix) + p);
+}
+
+template <class T>
+void read_present(JsonFields& f, const char* key, std::optional<T>& value) {
+  if (f.find(key)) f.read(key, value.emplace());
+}
+
+void read_window(JsonFields& f, DsaHeadWindow& w) {
+  if (f.find("layers")) {
+    for (const json& e : f.array("layers")) {
+      const json wrapped = {{"layers", e}};
+      JsonFields one(wrapped, "");
+      one.read("layers", w.layers.emplace_back());
+      merge(f, one, "");
+    }
+  }
+  read_present(f, "heads", w.heads);
+  read_present(f, "kernel", w.kernel);
+  read_present(f, "reach", w.reach);
+  if (f.find("mode")) read_kind(f, "mode", w.mode.emplace(), kDsaModes, dsa_mode_name);
+  read_present(f, "groups", w.groups);
+}
+
+json window_to_json(const DsaHeadWindow& w) {
+  json j = json::object();
+  if (!w.layers.empty()) j["layers"] = w.layers;
+  if (w.heads) j["heads"] = *w.heads;
+  if (w.kernel) j["kernel"] = *w.kernel;
+  if (w.reach) j["reach"] = *w.reach;
+  if (w.mode) j["mode"] = dsa_mode_name(*w.mode);
+  if (w.groups) j["groups"] = *w.groups;
+  return j;
 }
 
 void read_attention(JsonFields& parent, AttentionConfig& a) {
@@ -49,6 +81,13 @@ void read_attention(JsonFields& parent, AttentionConfig& a) {
   if (d.find("motion_share")) d.read("motion_share", a.dsa.motion_share);
   if (d.find("pooled")) d.read("pooled", a.dsa.pooled);
   a.dsa.offsets = offsets;
+  if (d.find("windows")) {
+    for (const json& e : d.array("windows")) {
+      JsonFields w(e, "");
+      read_window(w, a.dsa.windows.emplace_back());
+      merge(d, w, "windows: ");
+    }
+  }
   merge(f, d, "dsa.");
   if (f.find("per_layer")) {
     for (const json& e : f.array("per_layer")) {
@@ -76,9 +115,10 @@ json model_config_to_json(const ModelConfig& c) {
   json attention = {{"kind", attention_kind_name(a.kind)},
                     {"window", a.window},
                     {"dsa", {{"kernel", a.dsa.kernel}, {"reach", a.dsa.reach}, {"mode", dsa_mode_name(a.dsa.mode)}, {"groups", a.dsa.groups},
-                             {"offsets", dsa_offsets_name(a.dsa.motion() ? DsaOffsets::kNetMotion : DsaOffsets::kNet)},
+                             {"offsets", dsa_offsets_name(a.dsa.offsets.value_or(a.dsa.motion() ? DsaOffsets::kNetMotion : DsaOffsets::kNet))},
                              {"pooled", a.dsa.pooled}}}};
   if (has_motion_term(a)) attention["dsa"]["motion_share"] = a.dsa.motion_share;
+  for (const DsaHeadWindow& w : a.dsa.windows) attention["dsa"]["windows"].push_back(window_to_json(w));
   if (!a.per_layer.empty()) {
     attention["per_layer"] = json::array();
     for (const AttentionKind k : a.per_layer) attention["per_layer"].push_back(attention_kind_name(k));

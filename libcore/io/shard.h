@@ -21,6 +21,7 @@ struct ImportOptions {
   StoreDtype dtype = StoreDtype::kKeep;
   AttentionKind attention = AttentionKind::kDense;
   bool replace = false;
+  std::optional<ModelConfig> attention_of = std::nullopt;  // instead of `attention`: kinds, windows and offsets as in this model
   PartFlags parts = {};  // VAE, text encoder and tokenizer that don't lie beside the weights
 };
 

@@ -61,11 +61,21 @@ class Network {
     check_fp8(checkpoint_.scales, source_.path(), options.dtype != StoreDtype::kKeep);
     config_ = checkpoint_.config;
     config_.attention.kind = options.attention;
+    if (options.attention_of) take_attention(*options.attention_of, given);
     dtype_ = options.dtype;
   }
 
   ModelConfig& config() { return config_; }
   const std::string& path() const { return source_.path(); }
+
+  void take_attention(const ModelConfig& from, const std::string& given) {
+    if (from.layers != config_.layers || from.heads != config_.heads)
+      throw usage_error(fmt::format("the attention of {} is for {} layers of {} heads, but {} has {} of {}", from.name, from.layers, from.heads, given,
+                                    config_.layers, config_.heads),
+                        "give the model file of a network of this size");
+    config_.attention = from.attention;
+    config_.attention.dsa.motion_share = 0;  // step 0 stays what the weights were trained for
+  }
 
   // After config() is complete.
   void plan() {

@@ -85,7 +85,7 @@ constexpr Row kHead[] = {
     {"proj_out.bias", "head.head.bias", {kOut4}},
 };
 
-Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
+Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c, int64_t layer) {
   Shape shape;
   for (const Extent e : extents) {
     switch (e) {
@@ -101,9 +101,9 @@ Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
       case kOut4: shape.push_back(4 * c.out_channels); break;
       case kText: shape.push_back(c.text_dim); break;
       case kFreq: shape.push_back(c.freq_dim); break;
-      case kOffsets: shape.push_back(c.attention.dsa.offset_outputs()); break;
+      case kOffsets: shape.push_back(c.attention.dsa.layer(layer, c.heads).offset_outputs()); break;
       case kMotion: shape.push_back(16); break;
-      case kGroups: shape.push_back(c.attention.dsa.groups); break;
+      case kGroups: shape.push_back(c.attention.dsa.layer(layer, c.heads).groups()); break;
       case kHeads: shape.push_back(c.heads); break;
     }
   }
@@ -113,7 +113,7 @@ Shape resolve(const std::array<Extent, 6>& extents, const ModelConfig& c) {
 template <size_t N>
 void append(std::vector<WanTensor>& out, const Row (&rows)[N], const ModelConfig& c, const std::string& prefix, int64_t layer) {
   for (const Row& r : rows)
-    out.push_back({prefix + r.name, r.original ? prefix + r.original : "", resolve(r.shape, c), layer});
+    out.push_back({prefix + r.name, r.original ? prefix + r.original : "", resolve(r.shape, c, layer), layer});
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ std::vector<WanTensor> wan_tensors(const ModelConfig& config, int64_t layer) {
     append(out, kBlock, config, prefix, layer);
     if (config.attention.of_layer(layer) == AttentionKind::kDsa) {
       append(out, kOffsetNet, config, prefix, layer);
-      if (config.attention.dsa.motion()) append(out, kMotionTerm, config, prefix, layer);
+      if (config.attention.dsa.layer(layer, config.heads).motion) append(out, kMotionTerm, config, prefix, layer);
       if (config.attention.dsa.pooled) append(out, kPooledBranch, config, prefix, layer);
     }
   }

@@ -99,6 +99,9 @@ struct LayerCall {
   // nullptr: one shot.
   const int32_t* t_lo = nullptr;
   const int32_t* t_hi = nullptr;
+  // Device memory, (B, N, T, 2): where each token is known to go until each frame, (h, w) in tokens; of networks that
+  // need it.
+  const float* displacement = nullptr;
 };
 
 // Parameters and their packing; the common part of blocks, embeddings and heads.
@@ -165,6 +168,7 @@ struct Network {
   int64_t text_width = 0;    // text_dim
   int64_t in_channels = 0, out_channels = 0;
   int64_t patch_height = 2, patch_width = 2;
+  bool needs_displacement = false;
 };
 
 }  // namespace megaslide

@@ -14,6 +14,7 @@ Network make_wan_network(const ModelConfig& config) {
   n.text_width = config.text_dim;
   n.in_channels = config.in_channels;
   n.out_channels = config.out_channels;
+  n.needs_displacement = config.attention.needs_displacement();
   return n;
 }
 

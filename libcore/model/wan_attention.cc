@@ -26,8 +26,17 @@ WanSelfAttention::WanSelfAttention(const ModelConfig& config, int64_t layer)
       head_dim_(config.head_dim()),
       width_(config.dim),
       eps_(static_cast<float>(config.eps)),
-      dsa_(config.attention.dsa),
-      window_(config.attention.window) {}
+      dsa_(config.attention.dsa.layer(layer, config.heads)),
+      window_(config.attention.window) {
+  int64_t gain = 0;
+  for (const DsaHeads& run : dsa_.runs) {
+    const bool motion = dsa_.motion && run.mode != DsaMode::kRigid;
+    runs_.push_back({run, outputs_, gain, motion_frames_, motion});
+    outputs_ += run.offset_outputs();
+    gain += run.groups;
+    if (motion) motion_frames_ += run.kernel[0];
+  }
+}
 
 AttentionShape WanSelfAttention::dense_shape(const BatchShape& shape) const {
   return {.batch = shape.batch,
@@ -50,32 +59,36 @@ WindowShape WanSelfAttention::window_shape(const BatchShape& shape) const {
           .layer = layer_};
 }
 
-DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape) const {
+DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape, const DsaHeads& run) const {
   DsaShape s{.batch = shape.batch,
              .frames = shape.frames,
              .height = shape.height,
              .width = shape.width,
-             .heads = heads_,
+             .heads = run.count,
              .head_dim = head_dim_,
+             .row_heads = heads_,
+             .row_offsets = outputs_,
              .scale = scale(),
-             .mode = offset_mode(dsa_.mode),
-             .groups = dsa_.groups};
+             .mode = offset_mode(run.mode),
+             .groups = run.groups};
   for (size_t a = 0; a < 3; ++a) {
-    s.kernel[a] = dsa_.kernel[a];
-    s.reach[a] = static_cast<float>(dsa_.reach[a]);
+    s.kernel[a] = run.kernel[a];
+    s.reach[a] = static_cast<float>(run.reach[a]);
   }
   return s;
 }
 
 template <class F>
-void WanSelfAttention::for_shots(const WanCall& c, F&& run) const {
-  DsaShape s = dsa_shape(c.shape);
-  if (c.t_lo == nullptr) return run(s, int64_t{0});
-  s.batch = 1;
-  for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
-    s.t_lo = c.t_lo + sample * s.frames, s.t_hi = c.t_hi + sample * s.frames;
-    const WorkspaceScope scope(c.workspace);
-    run(s, sample * s.tokens());
+void WanSelfAttention::for_runs(const WanCall& c, F&& body) const {
+  for (const Run& run : runs_) {
+    DsaShape s = dsa_shape(c.shape, run.heads);
+    const int64_t samples = c.t_lo == nullptr ? 1 : s.batch;
+    if (c.t_lo != nullptr) s.batch = 1;
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      if (c.t_lo != nullptr) s.t_lo = c.t_lo + sample * s.frames, s.t_hi = c.t_hi + sample * s.frames;
+      const WorkspaceScope scope(c.workspace);
+      body(s, run, sample * s.tokens());
+    }
   }
 }
 
@@ -105,7 +118,7 @@ PooledShape WanSelfAttention::pooled_shape(const BatchShape& shape, DType dtype)
 float WanSelfAttention::scale() const { return 1 / std::sqrt(static_cast<float>(head_dim_)); }
 
 int64_t WanSelfAttention::offset_elements(const BatchShape& shape) const {
-  return kind_ == AttentionKind::kDsa ? shape.rows() * dsa_.offset_outputs() : 0;
+  return kind_ == AttentionKind::kDsa ? shape.rows() * outputs_ : 0;
 }
 
 WanDeformable WanSelfAttention::carve(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const {
@@ -115,10 +128,10 @@ WanDeformable WanSelfAttention::carve(Workspace& w, const BatchShape& shape, DTy
   x.raw = w.take<float>(offset_elements(shape));
   x.features = w.take_bytes(n * dtype_bytes(dtype));
   if (keep) x.conv_out = w.take<float>(n);
-  if (dsa_.motion()) {
+  if (dsa_.motion) x.motion = w.take<float>(rows * motion_frames_ * 2);
+  if (dsa_.motion && !dsa_.given) {
     x.projected = w.take<float>(rows * kMotionChannels);
-    x.motion = w.take<float>(rows * dsa_.kernel[0] * 2);
-    x.motion_lse = w.take<float>(rows * dsa_.kernel[0]);
+    x.motion_lse = w.take<float>(rows * motion_frames_);
     x.patch_norm = w.take<float>(rows);
   }
   if (dsa_.pooled) {
@@ -134,15 +147,24 @@ void WanSelfAttention::make_offsets(const WanCall& c, const void* z, const WanDe
   offset_net_forward(c.stream, kept.features, kept.conv_out, z, c.weight(kOffsetConv), c.weight(kOffsetConvBias),
                      c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), net_shape(c.shape, c.dtype));
   c.linear(kMatOffset, kept.raw, kept.features, rows);
-  if (!dsa_.motion()) return;
+  if (!dsa_.motion) return;
+  if (dsa_.given) {
+    for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
+      if (!run.motion) return;
+      motion_given_forward(c.stream, kept.raw + row * outputs_ + run.offsets, kept.motion + 2 * (rows * run.motion_frames + row * s.kernel[0]),
+                           c.displacement + 2 * row * s.frames, c.at(c.weight(kMotionGain), run.gain), s, c.dtype);
+    });
+    return;
+  }
   const WorkspaceScope scope(c.workspace);
   c.linear(kMatMotion, kept.projected, z, rows);
-  for_shots(c, [&](const DsaShape& s, int64_t row) {
+  for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
+    if (!run.motion) return;
     void* space = c.workspace.take_bytes(motion_forward_workspace_bytes(s));
-    const int64_t frame = row * s.kernel[0];
-    motion_forward(c.stream, kept.raw + row * dsa_.offset_outputs(), kept.motion + 2 * frame, kept.motion_lse + frame,
+    const int64_t frame = rows * run.motion_frames + row * s.kernel[0];
+    motion_forward(c.stream, kept.raw + row * outputs_ + run.offsets, kept.motion + 2 * frame, kept.motion_lse + frame,
                    kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
-                   c.weight(kMotionGain), space, s, c.dtype);
+                   c.at(c.weight(kMotionGain), run.gain), space, s, c.dtype);
   });
 }
 
@@ -151,11 +173,11 @@ void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse,
   float* local = kept.local_out != nullptr ? kept.local_out : out;
   {
     const WorkspaceScope scope(c.workspace);
-    for_shots(c, [&](const DsaShape& s, int64_t row) {
+    for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
       void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
-      const int64_t n = row * width_;
-      dsa_forward(c.stream, local + n, lse + row * heads_, c.at(q, n), c.at(k, n), c.at(v, n),
-                  kept.raw + row * dsa_.offset_outputs(), space, s, c.dtype);
+      const int64_t n = row * width_ + run.heads.first * head_dim_;
+      dsa_forward(c.stream, local + n, lse + row * heads_ + run.heads.first, c.at(q, n), c.at(k, n), c.at(v, n),
+                  kept.raw + row * outputs_ + run.offsets, space, s, c.dtype);
     });
   }
   if (!dsa_.pooled) return;
@@ -219,12 +241,12 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
       break;
     }
     case AttentionKind::kDsa: {
-      for_shots(c, [&](const DsaShape& s, int64_t row) {
+      for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
         void* space = c.workspace.take_bytes(dsa_backward_workspace_bytes(s, c.dtype));
-        const int64_t n = row * width_, offsets = row * dsa_.offset_outputs();
+        const int64_t n = row * width_ + run.heads.first * head_dim_, offsets = row * outputs_ + run.offsets;
         dsa_backward(c.stream, dq + n, dk + n, dv + n, doffsets + offsets, c.at(q, n), c.at(k, n), c.at(v, n),
-                     kept.raw + offsets, (dsa_.pooled ? kept.local_out : out) + n, lse + row * heads_, dout + n, space, s,
-                     c.dtype);
+                     kept.raw + offsets, (dsa_.pooled ? kept.local_out : out) + n, lse + row * heads_ + run.heads.first,
+                     dout + n, space, s, c.dtype);
       });
       if (!dsa_.pooled) break;
       const size_t gate = pooled_gate_param(dsa_);
@@ -239,7 +261,7 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
 void WanSelfAttention::offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
                                         const WanDeformable& kept) const {
   if (kind_ != AttentionKind::kDsa) return;
-  if (dsa_.motion()) motion_term_backward(c, dz, doffsets, z, kept);
+  if (dsa_.motion) motion_term_backward(c, dz, doffsets, z, kept);
   const WorkspaceScope scope(c.workspace);
   const int64_t rows = c.shape.rows();
   const void* operand = c.operand(doffsets, offset_elements(c.shape));
@@ -256,20 +278,31 @@ void WanSelfAttention::offsets_backward(const WanCall& c, float* dz, const float
 
 void WanSelfAttention::motion_term_backward(const WanCall& c, float* dz, const float* doffsets, const void* z,
                                             const WanDeformable& kept) const {
-  const WorkspaceScope scope(c.workspace);
   const int64_t rows = c.shape.rows();
-  float* dprojected = c.workspace.take<float>(rows * kMotionChannels);
-  {
-    const WorkspaceScope inner(c.workspace);
-    for_shots(c, [&](const DsaShape& s, int64_t row) {
-      void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
-      const int64_t frame = row * s.kernel[0];
-      motion_backward(c.stream, dprojected + row * kMotionChannels, c.gradient(kMotionBeta), c.gradient(kMotionGain),
-                      doffsets + row * dsa_.offset_outputs(), kept.motion + 2 * frame, kept.motion_lse + frame,
-                      kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
-                      c.weight(kMotionGain), space, s, c.dtype);
+  if (dsa_.given) {  // the projection and the scale of the scores take no part
+    for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
+      if (!run.motion) return;
+      motion_given_backward(c.stream, c.gradient(kMotionGain) + run.gain, doffsets + row * outputs_ + run.offsets,
+                            kept.motion + 2 * (rows * run.motion_frames + row * s.kernel[0]), s);
     });
+    return;
   }
+  const WorkspaceScope scope(c.workspace);
+  float* dprojected = c.workspace.take<float>(rows * kMotionChannels);
+  bool first = true;  // of the runs: it overwrites, the others add
+  for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
+    if (!run.motion) return;
+    const int64_t values = s.batch * s.tokens() * kMotionChannels, frame = rows * run.motion_frames + row * s.kernel[0];
+    float* sum = dprojected + row * kMotionChannels;
+    float* own = first ? sum : c.workspace.take<float>(values);
+    void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
+    motion_backward(c.stream, own, c.gradient(kMotionBeta), c.gradient(kMotionGain) + run.gain,
+                    doffsets + row * outputs_ + run.offsets, kept.motion + 2 * frame, kept.motion_lse + frame,
+                    kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
+                    c.at(c.weight(kMotionGain), run.gain), space, s, c.dtype);
+    if (!first) add_in_place(c.stream, sum, own, values);
+    if (row + s.batch * s.tokens() == rows) first = false;
+  });
   const void* operand = c.operand(dprojected, rows * kMotionChannels);
   c.weight_gradient(kMatMotion, operand, z, rows);
   c.input_gradient(kMatMotion, dz, operand, rows, true);

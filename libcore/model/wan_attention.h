@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "config/model_config.h"
 #include "kernels/attention/attention.h"
@@ -19,10 +20,10 @@ struct WanDeformable {
   float* raw = nullptr;       // (R, offsets a token)
   float* conv_out = nullptr;  // (R, D), kept for backward alone
   void* features = nullptr;   // operand (R, D): input of the offset net's last linear, kept for backward alone
-  // Motion term
+  // Motion term; m and lse of the runs of heads, one behind the other
   float* projected = nullptr;   // (R, 16)
-  float* motion = nullptr;      // (R, k_t, 2)
-  float* motion_lse = nullptr;  // (R, k_t)
+  float* motion = nullptr;      // (R, k_t, 2) each
+  float* motion_lse = nullptr;  // (R, k_t) each
   float* patch_norm = nullptr;  // (R)
   // Pooled branch
   float* pooled = nullptr;     // pooled_saved_count
@@ -48,10 +49,17 @@ class WanSelfAttention {
  private:
   AttentionShape dense_shape(const BatchShape& shape) const;
   WindowShape window_shape(const BatchShape& shape) const;
-  DsaShape dsa_shape(const BatchShape& shape) const;
-  // run(shape, first row): of the whole batch at once, or sample by sample where each has its own shots.
+  // A run of heads that deformable attention treats alike, and where its parts lie within those of all.
+  struct Run {
+    DsaHeads heads;
+    int64_t offsets, gain;   // its first raw offset of a token, its first gain
+    int64_t motion_frames;   // slots of frames of the runs before it that have the motion term
+    bool motion;
+  };
+  DsaShape dsa_shape(const BatchShape& shape, const DsaHeads& run) const;
+  // body(shape, run, first row): of the whole batch at once, or sample by sample where each has its own shots.
   template <class F>
-  void for_shots(const WanCall& c, F&& run) const;
+  void for_runs(const WanCall& c, F&& body) const;
   OffsetNetShape net_shape(const BatchShape& shape, DType dtype) const;
   PooledShape pooled_shape(const BatchShape& shape, DType dtype) const;
   void make_offsets(const WanCall& c, const void* z, const WanDeformable& kept) const;
@@ -63,7 +71,9 @@ class WanSelfAttention {
   AttentionKind kind_;
   int64_t layer_, heads_, head_dim_, width_;
   float eps_;
-  DsaConfig dsa_;
+  DsaLayer dsa_;
+  std::vector<Run> runs_;
+  int64_t outputs_ = 0, motion_frames_ = 0;  // raw offsets of a token, slots of frames of all runs
   std::array<int64_t, 3> window_;
 };
 

@@ -69,6 +69,7 @@ class WanCall {
         dtype(call.compute_dtype),
         t_lo(call.t_lo),
         t_hi(call.t_hi),
+        displacement(call.displacement),
         call_(call),
         layout_(layout),
         packing_(packing),
@@ -79,6 +80,7 @@ class WanCall {
   const BatchShape& shape;
   const DType dtype;
   const int32_t *const t_lo, *const t_hi;  // of the LayerCall
+  const float* const displacement;
 
   const void* weight(size_t param) const {
     return static_cast<const std::byte*>(call_.weights) + layout_.offset[param] * dtype_bytes(dtype);

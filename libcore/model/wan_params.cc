@@ -24,16 +24,16 @@ void add_vector(std::vector<ParamSpec>& params, const std::string& name, int64_t
   params.push_back({.name = name, .shape = {width}, .init = init});
 }
 
-void add_offset_net(std::vector<ParamSpec>& params, const ModelConfig& c) {
+void add_offset_net(std::vector<ParamSpec>& params, const ModelConfig& c, const DsaLayer& dsa) {
   // The norm behind the convolution takes its scale away; one over the root of its 27 inputs keeps it near 1. The last
   // linear is zero: at the start the operator is plain neighbourhood attention.
   add_linear(params, "attn1.offset_net.conv", {c.dim, 1, 3, 3, 3}, ParamInit::kNormal, 1 / std::sqrt(27.0));
   add_vector(params, "attn1.offset_net.norm.weight", c.dim, ParamInit::kOnes);
   add_vector(params, "attn1.offset_net.norm.bias", c.dim, ParamInit::kZeros);
-  add_linear(params, "attn1.offset_net.linear", {c.attention.dsa.offset_outputs(), c.dim}, ParamInit::kZeros);
+  add_linear(params, "attn1.offset_net.linear", {dsa.offset_outputs(), c.dim}, ParamInit::kZeros);
 }
 
-void add_motion_term(std::vector<ParamSpec>& params, const ModelConfig& c) {
+void add_motion_term(std::vector<ParamSpec>& params, const ModelConfig& c, const DsaLayer& dsa) {
   // Patches are brought to length 1: the projection's scale is of no account.
   params.push_back({.name = "attn1.offset_net.motion_proj.weight",
                     .shape = {kMotionChannels, c.dim},
@@ -41,7 +41,7 @@ void add_motion_term(std::vector<ParamSpec>& params, const ModelConfig& c) {
                     .init_scale = 1 / std::sqrt(static_cast<double>(c.dim))});
   add_vector(params, "attn1.offset_net.motion_beta", 1, ParamInit::kOnes);
   params.push_back({.name = "attn1.offset_net.motion_gain",
-                    .shape = {c.attention.dsa.groups},
+                    .shape = {dsa.groups()},
                     .init = ParamInit::kLastOnes,
                     .init_scale = c.attention.dsa.motion_share});
 }
@@ -65,9 +65,10 @@ std::vector<ParamSpec> wan_block_params(const ModelConfig& c, int64_t layer) {
   add_linear(params, "ffn.net.0.proj", {c.ffn_dim, d});
   add_linear(params, "ffn.net.2", {d, c.ffn_dim});
   if (c.attention.of_layer(layer) == AttentionKind::kDsa) {
-    add_offset_net(params, c);
-    if (c.attention.dsa.motion()) add_motion_term(params, c);
-    if (c.attention.dsa.pooled) add_vector(params, "attn1.pooled_gate", c.heads, ParamInit::kZeros);
+    const DsaLayer dsa = c.attention.dsa.layer(layer, c.heads);
+    add_offset_net(params, c, dsa);
+    if (dsa.motion) add_motion_term(params, c, dsa);
+    if (dsa.pooled) add_vector(params, "attn1.pooled_gate", c.heads, ParamInit::kZeros);
   }
   return params;
 }
@@ -79,8 +80,9 @@ std::vector<WanMatrix> wan_block_matrices(const ModelConfig& c, int64_t layer) {
   matrices.push_back({kFfnUp, kFfnUpBias, c.ffn_dim, d});
   matrices.push_back({kFfnDown, kFfnDownBias, d, c.ffn_dim});
   if (c.attention.of_layer(layer) == AttentionKind::kDsa) {
-    matrices.push_back({kOffsetLinear, kOffsetLinearBias, c.attention.dsa.offset_outputs(), d});
-    if (c.attention.dsa.motion()) matrices.push_back({kMotionProjection, kNoBias, kMotionChannels, d});
+    const DsaLayer dsa = c.attention.dsa.layer(layer, c.heads);
+    matrices.push_back({kOffsetLinear, kOffsetLinearBias, dsa.offset_outputs(), d});
+    if (dsa.motion) matrices.push_back({kMotionProjection, kNoBias, kMotionChannels, d});
   }
   return matrices;
 }

@@ -49,7 +49,7 @@ enum WanBlockParam : size_t {
   kMotionGain,
 };
 // Of the pooled branch, where it is on, behind all of them.
-inline size_t pooled_gate_param(const DsaConfig& dsa) { return dsa.motion() ? kMotionGain + 1 : kOffsetLinearBias + 1; }
+inline size_t pooled_gate_param(const DsaLayer& dsa) { return dsa.motion ? kMotionGain + 1 : kOffsetLinearBias + 1; }
 
 enum WanBlockMatrix : size_t {
   kMatSelfQ,

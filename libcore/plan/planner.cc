@@ -36,7 +36,9 @@ constexpr int64_t kStartSlack = int64_t{8} << 20;
 // Inputs that a sim device never reads.
 MicroBatch unread_batch(const BatchShape& shape) {
   const auto* p = reinterpret_cast<const float*>(uintptr_t{1} << 47);
-  return {shape, p, p, p, p};
+  MicroBatch b{shape, p, p, p, p};
+  b.displacement = p;
+  return b;
 }
 
 // The shape whose step is longest stands for the run. Samples are no part of a step.

@@ -17,6 +17,7 @@ struct MicroBuffers {
   float *output = nullptr, *dlatent = nullptr, *dtext = nullptr;
   float* dtokens = nullptr;
   int32_t* shots = nullptr;
+  float* displacement = nullptr;
   void* embedding_saved = nullptr;
   std::vector<float*> stash;  // inputs of the layers and, last, of the head
 };
@@ -149,6 +150,7 @@ struct Pipeline::Impl {
     const int64_t frames = count([](const BatchShape& s) { return s.batch * s.frames; });
     m.loss_weights = floats(frames, "loss weights");
     m.shots = static_cast<int32_t*>(take(2 * frames * 4, "shots", MemoryCategory::kActivations));
+    if (network.needs_displacement) m.displacement = floats(count([](const BatchShape& s) { return 2 * s.rows() * s.frames; }), "displacement");
     // A pass without a backward goes to and fro between the first two.
     const int kept = options.training ? layers + 1 : 2;
     for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
@@ -246,6 +248,7 @@ struct Pipeline::Impl {
   LayerCall layer_call(const Slot& slot, const MicroBatch& b, const MicroBuffers& m) {
     LayerCall c = call(slot, b.shape);
     if (b.shots) c.t_lo = m.shots, c.t_hi = m.shots + b.shape.batch * b.shape.frames;
+    c.displacement = m.displacement;
     return c;
   }
 
@@ -262,6 +265,7 @@ struct Pipeline::Impl {
       up(m.timesteps, b.timesteps, b.shape.timesteps());
       up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
       if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
+      if (network.needs_displacement) up(m.displacement, b.displacement, 2 * b.shape.rows() * b.shape.frames);
       if (b.shots) up(m.shots, b.shots, 2 * b.shape.batch * b.shape.frames);
       if (b.target && b.loss_weights) up(m.loss_weights, b.loss_weights, b.shape.batch * b.shape.frames);
     }
@@ -271,7 +275,12 @@ struct Pipeline::Impl {
   // Up to the tokens that the head reads, and the head's weights. keep: the layers' inputs stay for the backward.
   void forward(std::span<const MicroBatch> batches, bool keep) {
     Stream& c = device.compute();
-    for (const auto& b : batches) MS_CHECK(keep ? trains(b.shape) : knows(b.shape), "a shape that the pipeline was not made for");
+    for (const auto& b : batches) {
+      MS_CHECK(keep ? trains(b.shape) : knows(b.shape), "a shape that the pipeline was not made for");
+      if (network.needs_displacement && b.displacement == nullptr)
+        throw usage_error("the model's offsets come from a known motion (dsa.offsets: net+given), which is not given here",
+                          "train on a cache with data.displacement, or set model.dsa.offsets=net+motion");
+    }
     device.set_phase("inputs");
     const Event inputs = upload_inputs(batches);
     load(embedding, 0, true);

@@ -29,6 +29,7 @@ struct MicroBatch {
   const float* target = nullptr;     // (B, Cout, T, h, w), the velocity; training only
   const float* loss_weights = nullptr;  // (B, T), factors of the latent frames' loss; nullptr: all 1
   const int32_t* shots = nullptr;       // (2, B, T), first and last latent frame of each one's shot; nullptr: one shot each
+  const float* displacement = nullptr;  // (B, N, T, 2), of networks that need it (model/layer.h)
 };
 
 struct PipelineOptions {

@@ -13,6 +13,7 @@
 #include "data/cache.h"
 #include "data/shots.h"
 #include "train/data_sources.h"
+#include "train/displacement.h"
 #include "train/epoch.h"
 #include "train/objective.h"
 
@@ -29,6 +30,7 @@ struct CachedSource {
   const CachedClip* info = nullptr;
   LatentCache::Clip clip;
   int64_t repeats = 1;
+  HostTensor displacement;    // of models that need it
   uint32_t first_sample = 0;  // its samples in an epoch are first_sample … first_sample + repeats − 1
 };
 
@@ -111,6 +113,7 @@ class CacheData final : public TrainingData {
                                   : draw_sigma(objective_.distribution(), seed(), series);
       fill_sample(b, static_cast<int64_t>(i), clip, sigma, series, true);
       fill_shots(b, static_cast<int64_t>(i), clip);
+      fill_displacement(b, static_cast<int64_t>(i), clip);
       fill_text(b, static_cast<int64_t>(i), clip, draw_caption_dropout(run_.data.caption_dropout_rate, seed(), series));
     }
     return b;
@@ -125,6 +128,7 @@ class CacheData final : public TrainingData {
     const double low = unshift_sigma(d.low, d.shift), high = unshift_sigma(d.high, d.shift), u = 0.1 + 0.2 * static_cast<double>(index % 5);
     fill_sample(b, 0, clip, shift_sigma(low + u * (high - low), d.shift), sample_series(0, index), false);
     fill_shots(b, 0, clip);
+    fill_displacement(b, 0, clip);
     fill_text(b, 0, clip, false);
     return b;
   }
@@ -179,11 +183,15 @@ class CacheData final : public TrainingData {
     cache.require_model(parts);
     for (size_t i = 0; i < cache.size(); ++i) {
       require_latent(cache.info(i).latent, model_, cache.info(i).path);
-      clips_.push_back({number, &cache.info(i), cache.clip(i), run_.data.repeats_of(number), 0});
+      clips_.push_back({number, &cache.info(i), cache.clip(i), run_.data.repeats_of(number), {}, 0});
       const LatentCache::Clip& clip = clips_.back().clip;
       require_intact(clip);
       require_text_of(clip, model_);
       bytes_ += clip.latent.bytes() + clip.text.bytes();
+      if (!run_.data.displacement.empty()) {
+        clips_.back().displacement = read_displacement(run_.data.displacement, cache.info(i), shape_of(cache.info(i).latent, 1));
+        bytes_ += 4 * clips_.back().displacement.elements();
+      }
     }
     empty_texts_.push_back(read_empty_text(cache, model_));
     bytes_ += empty_texts_.back().bytes();
@@ -261,6 +269,13 @@ class CacheData final : public TrainingData {
       for (int64_t sample = 0; sample < batch; ++sample) fill(sample, {});
     }
     fill(i, cuts);
+  }
+
+  static void fill_displacement(HostBatch& b, int64_t i, const CachedSource& clip) {
+    if (clip.displacement.empty()) return;
+    const int64_t n = clip.displacement.elements();
+    b.displacement.resize(static_cast<size_t>(b.shape.batch * n));
+    std::copy(clip.displacement.f32(), clip.displacement.f32() + n, b.displacement.begin() + i * n);
   }
 
   void fill_text(HostBatch& b, int64_t i, const CachedSource& clip, bool drop) const {

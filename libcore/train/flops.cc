@@ -5,7 +5,7 @@
 namespace megaslide {
 namespace {
 
-// Keys that one query attends to in self-attention.
+// Keys that one query attends to in self-attention, in the mean of the heads.
 double keys_per_query(const ModelConfig& c, int64_t layer, const BatchShape& s) {
   const double all = static_cast<double>(s.tokens());
   auto within = [&](const std::array<int64_t, 3>& extent) {
@@ -15,17 +15,23 @@ double keys_per_query(const ModelConfig& c, int64_t layer, const BatchShape& s) 
     case AttentionKind::kDense:
     case AttentionKind::kDenseMaterialised: return all;
     case AttentionKind::kWindow: return within(c.attention.window);
-    case AttentionKind::kDsa: return within(c.attention.dsa.kernel);
+    case AttentionKind::kDsa: {
+      double keys = 0;
+      for (const DsaHeads& run : c.attention.dsa.layer(layer, c.heads).runs) keys += within(run.kernel) * static_cast<double>(run.count);
+      return keys / static_cast<double>(c.heads);
+    }
   }
   return all;
 }
 
 // What a token's offsets and its pooled branch cost (spec dsa.md §1, §5).
-double deformable_flops(const ModelConfig& c, const BatchShape& s) {
-  const DsaConfig& dsa = c.attention.dsa;
+double deformable_flops(const ModelConfig& c, int64_t layer, const BatchShape& s) {
+  const DsaLayer dsa = c.attention.dsa.layer(layer, c.heads);
   const auto d = static_cast<double>(c.dim);
   double flops = 54 * d + 2 * d * static_cast<double>(dsa.offset_outputs());
-  if (dsa.motion()) flops += 32 * d + 81 * (32 + 4 + 10) * static_cast<double>(std::min(dsa.kernel[0], s.frames) - 1);
+  if (dsa.motion) flops += 32 * d;
+  for (const DsaHeads& run : dsa.runs)
+    if (dsa.motion && run.mode != DsaMode::kRigid) flops += 81 * (32 + 4 + 10) * static_cast<double>(std::min(run.kernel[0], s.frames) - 1);
   if (dsa.pooled) {
     const auto tiles = [](int64_t length) { return static_cast<double>((length + 3) / 4); };
     const double pooled = tiles(s.frames) * tiles(s.height) * tiles(s.width);
@@ -46,7 +52,7 @@ double forward_flops(const ModelConfig& c, const BatchShape& s) {
   for (int64_t l = 0; l < c.layers; ++l) {
     flops += 2 * rows * (6 * d * d + 2 * d * f) + 2 * context * 2 * d * d;
     flops += 4 * d * rows * (keys_per_query(c, l, s) + static_cast<double>(s.context_rows));
-    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * deformable_flops(c, s);
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) flops += rows * deformable_flops(c, l, s);
   }
   return flops;
 }

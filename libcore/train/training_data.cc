@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "train/data_sources.h"
+#include "train/displacement.h"
 
 namespace megaslide {
 
@@ -55,6 +56,7 @@ std::vector<HostBatch> batches_of(const TrainingData& data, int64_t step) {
 }
 
 std::unique_ptr<TrainingData> open_training_data(const RunConfig& run, const ModelConfig& model, const ModelParts& parts) {
+  check_displacement(run, model);
   return run.data.replay.empty() ? open_cache_data(run, model, parts) : open_replay_data(run, model);
 }
 

@@ -20,10 +20,11 @@ struct HostBatch {
   HostTensor latent, timesteps, text, target;
   HostTensor loss_weights;  // (B, T), or empty: all 1
   std::vector<int32_t> shots;  // (2, B, T), first and last frame of each frame's shot, or empty: one shot each
+  std::vector<float> displacement;  // (B, N, T, 2), of models that need it
   int64_t tokens = 0;       // token rows of all samples
   MicroBatch view() const {
     return {shape, latent.f32(), timesteps.f32(), text.f32(), target.f32(), loss_weights.empty() ? nullptr : loss_weights.f32(),
-            shots.empty() ? nullptr : shots.data()};
+            shots.empty() ? nullptr : shots.data(), displacement.empty() ? nullptr : displacement.data()};
   }
 };
 

@@ -66,9 +66,68 @@ TEST_F(ModelConfigTest, MotionTermIsTheDefaultWhereThereIsOne) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
-    EXPECT_NE(e.message().find("m.yaml:5:29: dsa.offsets: net+motion goes with the modes full and slice"), std::string::npos) << e.message();
+    EXPECT_NE(e.message().find("m.yaml:5:29: dsa.offsets: net+motion and net+given go with the modes full and slice"), std::string::npos) << e.message();
   }
   EXPECT_THROW(parse_model_config(sizes + "dsa: {motion_share: 1.5}\n", "m.yaml"), Error);
+}
+
+TEST_F(ModelConfigTest, WindowsByHeadAndLayer) {
+  const std::string text = R"(dim: 240
+heads: 10
+ffn_dim: 64
+layers: 3
+attention: dsa
+dsa:
+  kernel: [3, 5, 5]
+  groups: 4
+  windows:
+    - {heads: 3, kernel: [9, 3, 3], reach: [0, 4, 4], mode: slice, groups: 2}
+    - {heads: 6}
+    - {heads: 1, mode: rigid}
+    - {layers: [1], kernel: [1, 9, 9], mode: rigid}
+)";
+  const ModelConfig c = parse_model_config(text, "m.yaml");
+  const DsaLayer first = c.attention.dsa.layer(0, 10), second = c.attention.dsa.layer(1, 10);
+  ASSERT_EQ(first.runs.size(), 3u);
+  EXPECT_EQ(first.runs[0].kernel, (std::array<int64_t, 3>{9, 3, 3}));
+  EXPECT_EQ(first.runs[1].first, 3);
+  EXPECT_EQ(first.runs[1].kernel, (std::array<int64_t, 3>{3, 5, 5}));
+  EXPECT_EQ(first.runs[1].groups, 4);
+  EXPECT_EQ(first.runs[2].groups, 1);  // at most its heads
+  EXPECT_EQ(first.offset_outputs(), 2 * 2 * 9 + 3 * 4 * 75 + 3);
+  EXPECT_TRUE(first.motion);
+  ASSERT_EQ(second.runs.size(), 1u);
+  EXPECT_EQ(second.runs[0].count, 10);
+  EXPECT_FALSE(second.motion);  // rigid alone
+  // Two layers of the first kind, one of the second.
+  ModelConfig dense = c;
+  dense.attention.kind = AttentionKind::kDense;
+  EXPECT_EQ(parameter_count(c) - parameter_count(dense), 3 * 30 * 240 + 2 * (241 * first.offset_outputs() + 16 * 240 + 1 + 7) + 241 * 3 * 4);
+  const ModelConfig again = parse_model_config(to_yaml(c), "again.yaml");
+  EXPECT_EQ(again.attention.dsa.windows, c.attention.dsa.windows) << to_yaml(c);
+
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    try {
+      parse_model_config(changed, "m.yaml");
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(message("heads: 6}", "heads: 5}").find("m.yaml:10:5: dsa.windows: those of layer 0 are for 9 heads, but there are 10"), std::string::npos) << message("heads: 6}", "heads: 5}");
+  EXPECT_NE(message("heads: 6}", "heads: 7}").find("are for 11 heads"), std::string::npos);
+  EXPECT_NE(message("layers: [1]", "layers: [3]").find("window 4 is for layer 3, but the layers are 0 to 2"), std::string::npos);
+  EXPECT_NE(message("heads: 6}", "heads: 6, groups: 7}").find("layer 0 has a window of 6 heads in 7 groups"), std::string::npos);
+  EXPECT_NE(message("heads: 6}", "head: 6}").find("m.yaml:11:8: dsa.windows: head: unknown key; did you mean heads?"), std::string::npos) << message("heads: 6}", "head: 6}");
+  EXPECT_NE(message("mode: slice", "mode: slide").find("m.yaml:10:61: dsa.windows: mode: expected"), std::string::npos) << message("mode: slice", "mode: slide");
+  EXPECT_NE(message("- {heads: 6}", "- 6").find("dsa.windows: expected a map"), std::string::npos) << message("- {heads: 6}", "- 6");
+  // What every window has of its own, a run cannot change; what one inherits, it can.
+  EXPECT_EQ(with_overrides(c, make_run_config({"model.dsa.kernel=[3,3,3]"})).attention.dsa.layer(0, 10).runs[1].kernel, (std::array<int64_t, 3>{3, 3, 3}));
+  ModelConfig own = c;
+  own.attention.dsa.windows = {{.kernel = std::array<int64_t, 3>{1, 9, 9}}};
+  EXPECT_THROW(with_overrides(own, make_run_config({"model.dsa.kernel=[3,3,3]"})), Error);
 }
 
 TEST_F(ModelConfigTest, ScalePointsHaveTheirSize) {

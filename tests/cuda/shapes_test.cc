@@ -7,6 +7,8 @@
 #include "kernels/dsa/dsa_cuda.h"
 #include "kernels/simt/emulated_kernels.h"
 #include "tests/attention/random_case.h"
+#include "tests/dsa/given_motion.h"
+#include "tests/dsa/head_run.h"
 
 namespace megaslide {
 namespace {
@@ -49,6 +51,25 @@ TEST(CudaShapes, windows_of_several_tiles) {
 TEST(CudaShapes, dsa_head_sizes_and_groups) {
   for (const int64_t d : {1, 71, 128, 160})
     expect_agree(dsa_case({2, 3, 5}, {2, 3, 3}, {1, 2, 2}, DsaOffsetMode::kFull, 3, 2, d), fmt::format("d {}", d));
+}
+
+// The first takes kernel A, the second B where it fits; backward of both ends in A's part for the keys.
+TEST(CudaShapes, dsa_of_a_run_of_the_heads_of_wider_rows) {
+  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, &emulated::Kernels::dsa_forward_workspace_bytes,
+                                            &cuda::dsa_backward_workspace_bytes};
+  InlineStream stream;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int64_t d : {7, 16})
+      testing_support::expect_head_run_equals_heads_alone(
+          kernels, stream, {.batch = 1, .frames = 2, .height = 3, .width = 9, .heads = 2, .head_dim = d, .scale = 0.4f, .kernel = {2, 3, 3}, .groups = 2},
+          dtype, fmt::format("{}, d {}", dtype_name(dtype), d));
+}
+
+TEST(CudaShapes, given_motion) {
+  InlineStream stream;
+  testing_support::expect_given_motion({&cuda::motion_forward, &cuda::motion_backward, &cuda::motion_given_forward, &cuda::motion_given_backward,
+                                        &emulated::Kernels::motion_forward_workspace_bytes, &cuda::motion_backward_workspace_bytes},
+                                       stream);
 }
 
 // Tiles of 8×8 queries that end inside the grid, and a halo of more than one band of 192 keys.

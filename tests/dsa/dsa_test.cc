@@ -9,6 +9,7 @@
 #include "kernels/dsa/dsa_gather.h"
 #include "tests/attention/random_case.h"
 #include "tests/dsa/dsa_spec.h"
+#include "tests/dsa/head_run.h"
 #include "tests/dsa/one_kernel.h"
 #include "tests/support/elementwise.h"
 
@@ -61,6 +62,20 @@ TEST(Dsa, shots) {
     c.t_lo = {0, 0, 2, 2, 2, 2, 6}, c.t_hi = {1, 1, 5, 5, 5, 5, 6};
     expect_kernels_agree(c, "shots");
   }
+}
+
+TEST(Dsa, a_run_of_the_heads_of_wider_rows) {
+  const testing_support::DsaKernels kernels{&cpu::dsa_forward, &cpu::dsa_backward, &dsa_forward_workspace_bytes, &dsa_backward_workspace_bytes};
+  InlineStream stream(2);
+  for (const DsaKernel kernel : {DsaKernel::kGather, DsaKernel::kTile})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const int64_t d : {7, 32}) {
+        const testing_support::OneDsaKernel only(kernel);
+        testing_support::expect_head_run_equals_heads_alone(
+            kernels, stream,
+            {.batch = 2, .frames = 3, .height = 5, .width = 9, .heads = 3, .head_dim = d, .scale = 0.4f, .kernel = {2, 3, 3}, .groups = 2}, dtype,
+            fmt::format("kernel {}, {}, d {}", static_cast<int>(kernel), dtype_name(dtype), d));
+      }
 }
 
 TEST(Dsa, every_instruction_set) {

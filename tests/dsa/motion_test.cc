@@ -8,6 +8,7 @@
 #include "kernels/dsa/motion_literal.h"
 #include "tensor/tensor.h"
 #include "tests/attention/random_case.h"
+#include "tests/dsa/given_motion.h"
 #include "tests/support/elementwise.h"
 
 namespace megaslide {
@@ -56,6 +57,13 @@ NamedResults run(const StoredCase& c, int threads = 1, DType dtype = DType::kF32
 }
 
 const std::array<int64_t, 3> kGrids[] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 7}, {3, 6, 1}, {1, 5, 4}, {2, 4, 4}, {4, 5, 6}, {3, 9, 13}, {2, 3, 20}};
+
+TEST(Motion, given_is_what_would_be_found) {
+  InlineStream stream(2);
+  testing_support::expect_given_motion({&cpu::motion_forward, &cpu::motion_backward, &cpu::motion_given_forward, &cpu::motion_given_backward,
+                                        &motion_forward_workspace_bytes, &motion_backward_workspace_bytes},
+                                       stream);
+}
 
 TEST(Motion, grids_in_both_modes) {
   for (const DsaOffsetMode mode : {DsaOffsetMode::kSlice, DsaOffsetMode::kFull})

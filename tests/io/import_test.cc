@@ -431,6 +431,24 @@ TEST_F(ImportTest, ValuesThatAreNoNumbersAreNamed) {
   EXPECT_EQ(warnings_, "");
 }
 
+TEST_F(ImportTest, AttentionOfAnotherModel) {
+  const std::string source = kData + "/wan/dit/a/diffusers";
+  ModelConfig like = import(source, "plain").config();
+  like.name = "windows";
+  like.attention.per_layer.assign(static_cast<size_t>(like.layers), AttentionKind::kDsa);
+  like.attention.per_layer.front() = AttentionKind::kWindow;
+  like.attention.dsa.motion_share = 0.5;
+  like.attention.dsa.windows = {{.heads = 1, .kernel = std::array<int64_t, 3>{5, 1, 1}, .mode = DsaMode::kSlice}, {.kernel = std::array<int64_t, 3>{1, 5, 5}}};
+  const ModelDirectory model = import(source, "m", {.attention_of = like});
+  EXPECT_EQ(model.config().attention.per_layer, like.attention.per_layer);
+  EXPECT_EQ(model.config().attention.dsa.windows, like.attention.dsa.windows);
+  EXPECT_EQ(model.config().attention.dsa.motion_share, 0);  // step 0 is that of the neighbourhood
+  EXPECT_EQ(model.manifest().parameters, parameter_count(model.config()));
+  EXPECT_EQ(model.layer(1).view("blocks.1.attn1.offset_net.linear.bias").shape[0], model.config().attention.dsa.layer(1, like.heads).offset_outputs());
+  like.heads = 4;
+  expect_contains(refused(source, {.attention_of = like}), "the attention of windows is for");
+}
+
 TEST_F(ImportTest, DefaultsOfThePublishedModels) {
   const auto defaults = [](int64_t dim, int64_t layers, int64_t ffn, int64_t in, int64_t out, bool two) {
     ModelConfig c;

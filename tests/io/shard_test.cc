@@ -501,7 +501,8 @@ TEST_F(ShardTest, ConfigJsonRoundTripKeepsEverything) {
   const auto model = ModelDirectory::open(import(kData + "/diffusers", "m", {.attention = AttentionKind::kDsa}));
   ModelManifest m = model.manifest();
   m.config.attention.per_layer = {AttentionKind::kWindow, AttentionKind::kDsa};
-  m.config.attention.dsa = {{5, 3, 7}, {0, 1.5, 2}, DsaMode::kSlice, 1};
+  m.config.attention.dsa = {{5, 3, 7}, {0, 1.5, 2}, DsaMode::kSlice, 1, std::nullopt, 0.5, false, {}};
+  m.config.attention.dsa.windows = {{.layers = {1}, .heads = 1, .kernel = std::array<int64_t, 3>{1, 9, 9}, .reach = std::array<double, 3>{0, 1, 2.5}, .mode = DsaMode::kFull, .groups = 1}, {.layers = {1}}};
   m.config.codec = CodecKind::kHaar;
   m.config.text_encoder = TextEncoderKind::kHashedNgram;
   m.config.num_frames = 9;
@@ -511,6 +512,7 @@ TEST_F(ShardTest, ConfigJsonRoundTripKeepsEverything) {
   const ModelManifest back = parse_manifest(manifest_to_text(m), "m");
   EXPECT_EQ(manifest_to_text(back), manifest_to_text(m));
   EXPECT_EQ(back.config.attention.per_layer, m.config.attention.per_layer);
+  EXPECT_EQ(back.config.attention.dsa.windows, m.config.attention.dsa.windows);
   EXPECT_EQ(back.config.attention.dsa.reach, m.config.attention.dsa.reach);
   EXPECT_EQ(back.config.fps, 23.976);
   EXPECT_EQ(back.source.seed, m.source.seed);

@@ -66,7 +66,14 @@ struct Kind {
   const char* name;
   DsaOffsets offsets = DsaOffsets::kNet;
   bool pooled = false;
+  std::vector<DsaHeadWindow> windows = {};
 };
+DsaHeadWindow window_of(std::array<int64_t, 3> kernel, DsaMode mode, std::array<double, 3> reach, std::vector<int64_t> layers = {}) {
+  return {.layers = std::move(layers), .heads = 1, .kernel = kernel, .reach = reach, .mode = mode, .groups = 1};
+}
+// Tall in time and wide in a frame; in the second layer the other way round, the wide one rigid.
+const std::vector<DsaHeadWindow> kTwoWindows = {window_of({3, 1, 1}, DsaMode::kSlice, {0, 3, 3}), window_of({1, 3, 5}, DsaMode::kFull, {0, 2, 2}),
+                                                window_of({2, 3, 3}, DsaMode::kRigid, {1, 2, 2}, {1}), window_of({3, 3, 1}, DsaMode::kFull, {1, 2, 2}, {1})};
 const Kind kKinds[] = {{AttentionKind::kDense, DsaMode::kFull, "dense"},
                        {AttentionKind::kDenseMaterialised, DsaMode::kFull, "dense_materialised"},
                        {AttentionKind::kWindow, DsaMode::kFull, "window"},
@@ -76,10 +83,12 @@ const Kind kKinds[] = {{AttentionKind::kDense, DsaMode::kFull, "dense"},
                        {AttentionKind::kDsa, DsaMode::kFull, "dsa_full_motion", DsaOffsets::kNetMotion},
                        {AttentionKind::kDsa, DsaMode::kSlice, "dsa_slice_motion", DsaOffsets::kNetMotion},
                        {AttentionKind::kDsa, DsaMode::kRigid, "dsa_rigid_pooled", DsaOffsets::kNet, true},
-                       {AttentionKind::kDsa, DsaMode::kFull, "dsa_full_motion_pooled", DsaOffsets::kNetMotion, true}};
+                       {AttentionKind::kDsa, DsaMode::kFull, "dsa_full_motion_pooled", DsaOffsets::kNetMotion, true},
+                       {AttentionKind::kDsa, DsaMode::kFull, "dsa_windows", DsaOffsets::kNetMotion, true, kTwoWindows}};
 
 class Block : public ::testing::TestWithParam<Kind> {
  protected:
+  Block() { config.attention.dsa.windows = GetParam().windows; }
   ModelConfig config = small_config(GetParam().attention, GetParam().mode, GetParam().offsets, GetParam().pooled);
   bool dsa() const { return GetParam().attention == AttentionKind::kDsa; }
 };
@@ -98,7 +107,7 @@ TEST_P(Block, GradientsAreTheSlopes) {
     std::vector<float> direction = normals(static_cast<int64_t>(value.size()), 21);
     const double length = std::sqrt(dot(gradient, gradient)), random = std::sqrt(dot(direction, direction));
     ASSERT_GT(length, 0) << name;
-    const double step = (dsa() ? 2e-4 : 1e-3) * std::max(0.1, std::sqrt(dot(value, value)));
+    const double step = (dsa() ? 1e-4 : 1e-3) * std::max(0.1, std::sqrt(dot(value, value)));
     for (size_t i = 0; i < direction.size(); ++i)
       direction[i] = static_cast<float>(gradient[i] / length + 0.5 * direction[i] / random);
     const auto moved = [&](double by) {
@@ -254,6 +263,48 @@ TEST(BlockRelations, NewPartsStartAsNothing) {
     for (const char* name : {"blocks.0.attn1.offset_net.motion_gain", "blocks.1.attn1.pooled_gate"})
       EXPECT_GT(dot(both.gradient(name), both.gradient(name)), 0) << name;
   }
+}
+
+// A window by heads that says what all heads had anyway changes nothing, to the bit.
+TEST(BlockRelations, EqualWindowsByHeadsAreOneForAll) {
+  const ModelConfig one = small_config(AttentionKind::kDsa, DsaMode::kFull, DsaOffsets::kNetMotion);
+  ModelConfig two = one;
+  two.attention.dsa.windows = {{.heads = 1}, {}};
+  const Input in = inputs(one, kShape);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    NetworkDriver a(one, kShape, dtype, 2, random_parameters(5)), b(two, kShape, dtype, 2, random_parameters(5));
+    EXPECT_EQ(a.forward(in.latent, in.timesteps, in.text), b.forward(in.latent, in.timesteps, in.text));
+    a.backward(in.target), b.backward(in.target);
+    // The projection of the motion term gets the sum of both windows' gradients, in another order of adding.
+    EXPECT_LT(relative_error(a.dlatent, b.dlatent), dtype == DType::kF32 ? 1e-6 : 2e-3);
+    for (const std::string& name : a.names())
+      EXPECT_LT(relative_error(a.gradient(name), b.gradient(name)), dtype == DType::kF32 ? 5e-5 : 5e-3) << name;
+  }
+}
+
+// A known motion of zero leaves the net's offsets; any other moves the samples, and the gains feel it.
+TEST(BlockRelations, KnownMotionIsAddedToTheOffsets) {
+  const ModelConfig net = small_config(AttentionKind::kDsa), given = small_config(AttentionKind::kDsa, DsaMode::kFull, DsaOffsets::kNetGiven);
+  const Input in = inputs(net, kShape);
+  NetworkDriver plain(net, kShape, DType::kF32, 2, random_parameters(5)), moved(given, kShape, DType::kF32, 2, random_parameters(5));
+  const int64_t n = kShape.rows() * kShape.frames * 2;
+  moved.set_displacement(std::vector<float>(static_cast<size_t>(n)));
+  const std::vector<float> still = plain.forward(in.latent, in.timesteps, in.text);
+  EXPECT_EQ(moved.forward(in.latent, in.timesteps, in.text), still);
+  moved.set_displacement(normals(n, 31));
+  EXPECT_GT(relative_error(moved.forward(in.latent, in.timesteps, in.text), still), 1e-3);
+  moved.backward(in.target);
+  const std::string name = "blocks.1.attn1.offset_net.motion_gain";
+  const std::vector<float> gradient = moved.gradient(name), value = moved.parameter(name);
+  ASSERT_GT(dot(gradient, gradient), 0);
+  const auto at = [&](double by) {
+    std::vector<float> v = value;
+    for (size_t i = 0; i < v.size(); ++i) v[i] += static_cast<float>(by) * gradient[i];
+    moved.set_parameter(name, v);
+    return score(moved, in);
+  };
+  const double expected = dot(gradient, gradient), step = 2e-4 / std::sqrt(expected);
+  EXPECT_NEAR((at(step) - at(-step)) / (2 * step), expected, 0.03 * expected);
 }
 
 TEST(BlockRelations, MixedLayers) {

@@ -77,6 +77,8 @@ class NetworkDriver {
   void set_parameter(const std::string& name, const std::vector<float>& values);  // repacks
 
   // Tables of the samples' shots, (B, T) each, from here on; empty: one shot a sample.
+  // (B, N, T, 2), of networks that need it.
+  void set_displacement(std::vector<float> displacement) { displacement_ = std::move(displacement); }
   void set_shots(std::vector<int32_t> lo, std::vector<int32_t> hi) { t_lo_ = std::move(lo), t_hi_ = std::move(hi); }
 
   // Runs on another stream from here on.
@@ -96,7 +98,7 @@ class NetworkDriver {
   Part& part_of(const std::string& name, size_t& index);
   LayerCall call(Part& part, Workspace& w) {
     return {*stream_, w, shape_, dtype_, part.weights.bytes(), part.packed.bytes(), t_lo_.empty() ? nullptr : t_lo_.data(),
-            t_hi_.empty() ? nullptr : t_hi_.data()};
+            t_hi_.empty() ? nullptr : t_hi_.data(), displacement_.empty() ? nullptr : displacement_.data()};
   }
   std::vector<float> run(const std::vector<float>& latent, const std::vector<float>& timesteps,
                          const std::vector<float>& text, bool keep);
@@ -110,6 +112,7 @@ class NetworkDriver {
   std::vector<Part> parts_;  // embedding, layers, head
   std::vector<float> latent_, text_;
   std::vector<int32_t> t_lo_, t_hi_;
+  std::vector<float> displacement_;
   std::vector<std::vector<float>> states_;
 };
 

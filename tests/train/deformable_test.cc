@@ -87,5 +87,50 @@ TEST(Deformable, LossFallsAndARunIsThePlansToTheByte) {
   }
 }
 
+// Where a model takes the motion from the data, training and validation read it, the plan holds it, and what is missing or
+// wrong is said before anything starts.
+TEST(Deformable, KnownMotionOfTheClips) {
+  const Workplace w(AttentionKind::kDsa);
+  ModelConfig c = w.config;
+  c.attention.dsa.offsets = DsaOffsets::kNetGiven;
+  ThreadPool pool(2);
+  init_model_directory(w.folder / "given", c, 5, DType::kF32, false, pool);
+  const auto run = [&](const std::string& output, std::vector<std::string> more) {
+    more.insert(more.end(), {"model.path=" + (w.folder / "given"), "train.max_train_steps=8", "data.validation_fraction=0.3", "train.validate_every_n_steps=4", "optimizer.learning_rate=0.01"});
+    return w.run(output, more);
+  };
+  const std::vector<std::string> known{"data.displacement=" + (w.folder / "motion")};
+  const auto write = [&](int clip, const Shape& shape, float value) {
+    HostTensor t(DType::kF32, shape);
+    std::fill(t.f32(), t.f32() + t.elements(), value);
+    write_safetensors(w.folder / fmt::format("motion/clip{}.safetensors", clip), {{"displacement", t.view()}});
+  };
+  const auto fails = [&](const RunConfig& r, const std::string& part) { EXPECT_NE(testing::error_of([&] { train(r); }).find(part), std::string::npos) << testing::error_of([&] { train(r); }); };
+  fails(run("none", {}), "data.displacement names no folder");
+  fails(run("absent", known), "has no known motion");
+  std::filesystem::create_directories(w.folder / "motion");
+  for (int clip = 0; clip < 5; ++clip) write(clip, clip < 3 ? Shape{3, 4, 4, 3, 2} : Shape{2, 4, 2, 2, 2}, 0.7f);
+  write(1, {3, 4, 4, 2, 2}, 0);
+  fails(run("shape", known), "displacement is [3, 4, 4, 2, 2], the clip's tokens are [3, 4, 4, 3, 2]");
+  write(1, {3, 4, 4, 3, 2}, std::numeric_limits<float>::infinity());
+  fails(run("infinite", known), "not finite");
+  write(1, {3, 4, 4, 3, 2}, 0.7f);
+  fails(w.run("unused", known), "does not take its offsets from a known motion");
+
+  const TrainSummary s = train(run("out", known));
+  EXPECT_EQ(make_plan(plan_request(run("out", known), MachineConfig())).device.peak, s.device_peak_bytes);
+  const ModelDirectory after = ModelDirectory::open(s.checkpoint);
+  for (const float x : values(after, 1, "blocks.1.attn1.offset_net.motion_gain")) EXPECT_TRUE(x != 0 && x != 1) << x;
+  for (const float x : values(after, 1, "blocks.1.attn1.offset_net.motion_beta")) EXPECT_EQ(x, 1);  // takes no part
+  // Another motion, another loss.
+  const auto loss_after = [&](const std::string& name) {
+    return first_loss(w.run(name, {known[0], "model.path=" + s.checkpoint, "train.max_train_steps=1"}));
+  };
+  const double one = loss_after("one");
+  EXPECT_EQ(loss_after("again"), one);
+  for (int clip = 0; clip < 5; ++clip) write(clip, clip < 3 ? Shape{3, 4, 4, 3, 2} : Shape{2, 4, 2, 2, 2}, -0.4f);
+  EXPECT_NE(loss_after("other"), one);
+}
+
 }  // namespace
 }  // namespace megaslide
