@@ -49,9 +49,16 @@ class Draws {
 
 }  // namespace
 
+std::array<double, 3> motion_colour(std::string_view name) {
+  for (const Colour& c : kColours)
+    if (name == c.name) return {c.rgb[0], c.rgb[1], c.rgb[2]};
+  throw Error(fmt::format("no sprite is {}", name), "red, blue, green, yellow, white and purple are");
+}
+
 MotionScene::MotionScene(const MotionSceneOptions& o, uint64_t seed, uint64_t clip) : options_(o), seed_(seed), clip_(clip) {
   if (o.sprites < 0 || o.sprites > 32) throw usage_error("a scene has 0 to 32 sprites", "use another number");
   if (!(o.slowest > 0 && o.slowest <= o.fastest)) throw usage_error("speeds begin above 0 and do not fall", "give the slowest one first");
+  if (!(o.saturation >= 0 && o.saturation <= 1)) throw usage_error("saturation is 0 to 1", "use another number");
   if (!(o.grain >= 1)) throw usage_error("the grain of a texture is 1 pixel or more", "use a larger one");
   surfaces_.resize(static_cast<size_t>(o.sprites) + 1);
   for (size_t i = 0; i < surfaces_.size(); ++i) {
@@ -59,7 +66,10 @@ MotionScene::MotionScene(const MotionSceneOptions& o, uint64_t seed, uint64_t cl
     const Draws draw(seed, clip, i);
     const Colour& colour = i == 0 ? kBackground : kColours[static_cast<size_t>(draw(kColour) * std::size(kColours))];
     s.colour = colour.name;
-    for (size_t c = 0; c < 3; ++c) s.rgb[0][c] = 0.25 * colour.rgb[c], s.rgb[1][c] = std::min(255.0, 1.1 * colour.rgb[c]);
+    const double grey = 0.299 * colour.rgb[0] + 0.587 * colour.rgb[1] + 0.114 * colour.rgb[2];
+    double rgb[3];
+    for (size_t c = 0; c < 3; ++c) rgb[c] = between(grey, colour.rgb[c], o.saturation);
+    for (size_t c = 0; c < 3; ++c) s.rgb[0][c] = 0.25 * rgb[c], s.rgb[1][c] = std::min(255.0, 1.1 * rgb[c]);
     const double share = draw(kSpeed);
     if (i > 0) {
       s.shape = kShapes[static_cast<size_t>(draw(kShape) * std::size(kShapes))];

@@ -1,0 +1,65 @@
+// What the runs of the experiment left behind, as numbers. The folder is laid out by the Makefile:
+//   held-out.safetensors, held-out/truth/NAME.json, prompts.txt           what is measured on
+//   runs/VARIANT-SEED/metrics.jsonl, model/, predicted.safetensors,
+//                     samples.safetensors (where the variant can sample)
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motion_measure.h"
+
+namespace megaslide {
+
+// How well sprites can be followed in a set of clips: means over those that were found.
+struct TrackScores {
+  MeanOf found;     // 1 where a sprite's colour is there in five latent frames or more, else 0
+  MeanOf residual;  // pixels off a smooth path
+  MeanOf step;      // pixels from one latent frame to the next
+};
+
+struct MotionRun {
+  std::string variant;
+  int64_t seed = 0;
+  std::vector<double> steps, validation;  // the curve of the clips that finetune held out
+  double start = 0;                       // mean loss of the first steps
+  bool finite = true;                     // every loss was, and no step was skipped
+  double step_seconds = 0;                // median
+  double attention_flops = 0;             // a token and layer, forward
+  TokenLosses losses;
+  double predicted_still = 0, predicted_tracked = 0;  // cosines of what is predicted at noise levels of 0.5 and more
+  std::optional<double> sample_still;
+  TrackScores samples;
+
+  // Not finite, or at the end above its own start.
+  bool diverged() const { return !finite || validation.empty() || !(validation.back() < start); }
+};
+
+// The same of the clips themselves, as the codec gives them back.
+struct MotionTruthScores {
+  double still = 0, tracked = 0;  // of all clips
+  double sample_still = 0;        // of those whose captions are prompts
+  TrackScores tracks;             // of these too
+  MeanOf tracker_error;           // pixels from where the tracker sees a sprite to the middle of what is seen of it
+  int64_t prompts = 0, clips = 0;
+  double saturation = 1;        // of the sprites' colours
+};
+
+struct MotionExperiment {
+  std::vector<MotionRun> runs;  // by variant in the order of kVariants, then by seed
+  MotionTruthScores truth;
+  int64_t steps = 0, batch = 0, tokens = 0;
+};
+
+// Attention of one layer by the project's formulas (train/flops.h): scores and sums, offset net and motion term, a token,
+// forward; not the projections to q, k, v and out, which all variants share. Windows count in full size.
+double attention_flops(const ModelConfig& model, int64_t frames, int64_t height, int64_t width);
+
+// The variants by name, in the order of the report.
+inline constexpr const char* kVariants[] = {"dense", "window", "zero-333", "zero-355", "zero-377", "rigid", "slice", "full", "slice-motion", "full-motion", "oracle"};
+
+// Every finished run of the folder. Throws an Error where there is none.
+MotionExperiment read_experiment(const std::string& folder);
+
+}  // namespace megaslide
