@@ -1,6 +1,7 @@
-// Three charts in one picture.
+// Four charts in one picture.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -11,7 +12,8 @@
 namespace megaslide {
 namespace {
 
-constexpr double kWidth = 1180, kHeight = 720, kSplit = 600;
+constexpr double kWidth = 1180, kHeight = 800, kSplit = 600;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr const char* kInk = "#1f2933", *kSoft = "#616e7c", *kGrid = "#e4e7eb", *kAxis = "#9aa5b1";
 
 // Families share a hue: what is fixed in greys, zero offsets blue, the net alone orange, motion green, the truth red.
@@ -31,30 +33,73 @@ std::string text_at(double x, double y, const std::string& text, const char* col
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{}\" text-anchor=\"{}\" fill=\"{}\"{}>{}</text>\n", x, y, size, anchor, colour, bold ? " font-weight=\"600\"" : "", escape_xml(text));
 }
 
-std::string curves(const std::vector<VariantRuns>& variants) {
+// The held-out loss of a run at its k-th validation less the mean of all runs of its seed: which clips are held out depends on
+// the seed, and some are harder. Nothing where a run of the seed has no such validation.
+double against_seed(const std::vector<VariantRuns>& variants, const MotionRun& run, size_t k) {
+  double sum = 0;
+  for (const VariantRuns& v : variants) {
+    const auto same = std::ranges::find_if(v.runs, [&](const MotionRun* r) { return r->seed == run.seed; });
+    if (same == v.runs.end() || k >= (*same)->validation.size()) return kNan;
+    sum += (*same)->validation[k];
+  }
+  return run.validation[k] - sum / static_cast<double>(variants.size());
+}
+
+// A line a variant: the mean of `value` over its runs, with a band from the lowest to the highest.
+template <class Value>
+std::vector<Series> lines_of(const std::vector<VariantRuns>& variants, bool names, const Value& value) {
   std::vector<Series> series;
   for (const VariantRuns& v : variants) {
     Series s;
-    s.name = v.variant;
+    s.name = names ? v.variant : "";
     s.color = colour_of(v.variant);
     s.dashed = v.variant == "oracle";
     for (size_t k = 0; k < v.runs.front()->steps.size(); ++k) {
       std::vector<double> at;
       for (const MotionRun* run : v.runs)
-        if (k < run->validation.size()) at.push_back(run->validation[k]);
+        if (k < run->validation.size())
+          if (const double y = value(*run, k); std::isfinite(y)) at.push_back(y);
+      if (at.empty()) continue;
       s.x.push_back(v.runs.front()->steps[k]);
       s.y.push_back(interval_of(at).mean);
       s.low.push_back(*std::ranges::min_element(at)), s.high.push_back(*std::ranges::max_element(at));
     }
     series.push_back(std::move(s));
   }
+  return series;
+}
+
+std::string curves(const std::vector<VariantRuns>& variants, double height) {
+  const auto mean = [&](size_t k) {
+    MeanOf all;
+    for (const VariantRuns& v : variants)
+      for (const MotionRun* run : v.runs)
+        if (k < run->validation.size()) all.add(run->validation[k]);
+    return all.mean();
+  };
   ChartOptions o;
   o.title = "Loss of held-out clips while training";
-  o.x_label = "step";
-  o.y_label = "mean squared error of the velocity; mean over seeds, band: lowest to highest";
-  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(kHeight);
-  o.log_x = o.log_y = true;
-  return line_chart(o, series);
+  o.x_label = "step (log)";
+  o.y_label = "mean over seeds; band: lowest to highest, less the seed's own level";
+  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(height);
+  o.log_x = true;
+  return line_chart(o, lines_of(variants, true, [&](const MotionRun& run, size_t k) { return against_seed(variants, run, k) + mean(k); }));
+}
+
+std::string differences(const std::vector<VariantRuns>& variants, double height) {
+  const auto base = std::ranges::find(variants, std::string("zero-377"), &VariantRuns::variant);
+  ChartOptions o;
+  o.title = "The same, less that of zero-377 with the same seed";
+  o.x_label = "step (log)";
+  o.y_label = "below 0: better";
+  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(height);
+  o.log_x = true;
+  return line_chart(o, lines_of(variants, false, [&](const MotionRun& run, size_t k) {
+    if (base != variants.end())
+      for (const MotionRun* other : base->runs)
+        if (other->seed == run.seed && k < other->validation.size()) return run.validation[k] - other->validation[k];
+    return kNan;
+  }));
 }
 
 struct Dot {
@@ -123,10 +168,10 @@ std::string motion_chart(const MotionExperiment& e) {
   const std::vector<VariantRuns> variants = by_variant(e);
   std::string out = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
                                 "font-family=\"system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif\">\n<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"#ffffff\"/>\n", kWidth, kHeight);
-  out += place(curves(variants), 0, 0);
+  out += place(curves(variants, kHeight / 2 + 40), 0, 0) + place(differences(variants, kHeight / 2 - 40), 0, kHeight / 2 + 40);
   const double width = kWidth - kSplit - 30, height = kHeight / 2 - 12;
   const auto fast = [](const MotionRun& r) { return r.losses.kinds[static_cast<size_t>(TokenKind::kFast)].mean(); };
-  out += place(scatter("Final loss, all tokens", dots_of(variants, [](const MotionRun& r) { return r.losses.all.mean(); }), width, height), kSplit + 20, 6);
+  out += place(scatter("Final loss, all tokens; lines: lowest to highest", dots_of(variants, [](const MotionRun& r) { return r.losses.all.mean(); }), width, height), kSplit + 20, 6);
   out += place(scatter("Final loss, tokens of fast sprites", dots_of(variants, fast), width, height), kSplit + 20, kHeight / 2 + 6);
   return out + "</svg>\n";
 }

@@ -22,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kLevels = std::ssize(kNoiseLevels);
+constexpr int64_t kTrackedLevel = 3;  // of kNoiseLevels
 constexpr int64_t kFirstNoisy = 2;  // of kNoiseLevels: below, what is predicted is mostly what was given
 
 std::span<const float> floats_of(const TensorView& v) {
@@ -56,6 +57,60 @@ void add_track(TrackScores& scores, const Track& track) {
   if (const auto step = mean_step(track)) scores.step.add(*step);
 }
 
+// Where the middle of a surface's pixels is, in each of the frames; nothing where too few are in view.
+Track true_track(const std::string& truth, int64_t surface, std::span<const int64_t> frames) {
+  const SafetensorsFile file = SafetensorsFile::open(truth + ".safetensors");
+  const TensorView v = file.view("surface");
+  const int64_t height = v.shape.at(1), width = v.shape.at(2);
+  Track track;
+  for (const int64_t t : frames) {
+    MeanOf h, w;
+    for (int64_t i = 0; i < height * width; ++i)
+      if (static_cast<int64_t>(v.data[t * height * width + i]) == surface) h.add(static_cast<double>(i / width) + 0.5), w.add(static_cast<double>(i % width) + 0.5);
+    if (h.count < kFewestPixels) track.emplace_back();
+    else track.push_back(Place{h.mean(), w.mean()});
+  }
+  return track;
+}
+
+// The held-out clips as their makers know them: sprites that can be tracked, and where they are.
+struct KnownClip {
+  std::string caption;
+  std::vector<CaptionSprite> sprites;
+  std::vector<Track> tracks;  // one a sprite
+};
+struct KnownClips {
+  std::vector<KnownClip> clips;
+  double saturation = 1;
+  std::vector<int64_t> frames;
+};
+
+KnownClips read_clips(const MotionBatch& batch, const std::string& folder) {
+  KnownClips known;
+  known.frames = frames_of(batch);
+  for (int64_t i = 0; i < batch.clips(); ++i) {
+    const std::string truth = fmt::format("{}/held-out/truth/clip-{:05}", folder, i);
+    const nlohmann::json j = read_json(truth + ".json");
+    known.saturation = j.at("saturation").get<double>();
+    KnownClip& clip = known.clips.emplace_back();
+    clip.caption = j.at("caption").get<std::string>();
+    clip.sprites = trackable_sprites(clip.caption);
+    for (const CaptionSprite& s : clip.sprites) clip.tracks.push_back(true_track(truth, s.surface, known.frames));
+  }
+  return known;
+}
+
+// Scores what a latent of the clip shows against where its sprites are.
+void add_tracks(TrackScores& scores, ThreadPool& pool, std::span<const float> latent, const Shape& shape, const KnownClips& known, const KnownClip& clip) {
+  const HostTensor video = decoded(pool, latent, shape);
+  for (size_t i = 0; i < clip.sprites.size(); ++i) {
+    const Track track = track_colour(video.view(), clip.sprites[i].colour, known.saturation, known.frames);
+    add_track(scores, track);
+    for (size_t t = 0; t < track.size(); ++t)
+      if (track[t] && clip.tracks[i][t]) scores.error.add(std::hypot(track[t]->h - clip.tracks[i][t]->h, track[t]->w - clip.tracks[i][t]->w));
+  }
+}
+
 void read_metrics(MotionRun& run, const std::string& path) {
   std::vector<double> seconds;
   MeanOf start;
@@ -77,7 +132,7 @@ void read_metrics(MotionRun& run, const std::string& path) {
   run.start = start.mean();
 }
 
-void read_predictions(MotionRun& run, const MotionBatch& batch, const std::string& path) {
+void read_predictions(MotionRun& run, ThreadPool& pool, const MotionBatch& batch, const KnownClips& known, const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   const TensorView out = file.view("out");
   if (out.dtype != DType::kF32) throw Error(path + ": out is not F32", "make it with finetune --probe");
@@ -88,6 +143,7 @@ void read_predictions(MotionRun& run, const MotionBatch& batch, const std::strin
   for (int64_t s = 0; s < batch.samples(); ++s) {
     if (s % kLevels < kFirstNoisy) continue;
     const std::vector<float> clean = batch.clean(s, all.subspan(static_cast<size_t>(s) * n, n));
+    if (s % kLevels == kTrackedLevel) add_tracks(run.predicted_tracks, pool, clean, batch.latent_shape(), known, known.clips[static_cast<size_t>(s / kLevels)]);
     still.add(still_cosine(clean, batch.latent_shape()));
     const MeanOf cosine = tracked_cosine(batch, s, clean);
     tracked.sum += cosine.sum, tracked.count += cosine.count;
@@ -95,63 +151,38 @@ void read_predictions(MotionRun& run, const MotionBatch& batch, const std::strin
   run.predicted_still = still.mean(), run.predicted_tracked = tracked.mean();
 }
 
-void read_samples(MotionRun& run, ThreadPool& pool, const MotionBatch& batch, const std::vector<std::string>& prompts, double saturation, const std::string& path) {
+void read_samples(MotionRun& run, ThreadPool& pool, const MotionBatch& batch, const std::vector<std::string>& prompts, const KnownClips& known, const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   const TensorView all = file.view("latents");
   Shape expected = batch.latent_shape();
   expected.insert(expected.begin(), std::ssize(prompts));
   if (all.dtype != DType::kF32 || all.shape != expected) throw Error(fmt::format("{}: latents {} are not those of the prompts, {}", path, to_string(all.shape), to_string(expected)), "sample again");
-  const auto frames = frames_of(batch);
   MeanOf still;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const size_t n = floats_of(all).size() / prompts.size();
     const auto latent = floats_of(all).subspan(i * n, n);
     still.add(still_cosine(latent, batch.latent_shape()));
     const HostTensor video = decoded(pool, latent, batch.latent_shape());
-    for (const CaptionSprite& sprite : trackable_sprites(prompts[i])) add_track(run.samples, track_colour(video.view(), sprite.colour, saturation, frames));
+    for (const CaptionSprite& sprite : trackable_sprites(prompts[i])) add_track(run.samples, track_colour(video.view(), sprite.colour, known.saturation, known.frames));
   }
   run.sample_still = still.mean();
 }
 
-// Where the middle of a surface's pixels is, in each of the frames; nothing where too few are in view.
-Track true_track(const std::string& truth, int64_t surface, std::span<const int64_t> frames) {
-  const SafetensorsFile file = SafetensorsFile::open(truth + ".safetensors");
-  const TensorView v = file.view("surface");
-  const int64_t height = v.shape.at(1), width = v.shape.at(2);
-  Track track;
-  for (const int64_t t : frames) {
-    MeanOf h, w;
-    for (int64_t i = 0; i < height * width; ++i)
-      if (static_cast<int64_t>(v.data[t * height * width + i]) == surface) h.add(static_cast<double>(i / width) + 0.5), w.add(static_cast<double>(i % width) + 0.5);
-    if (h.count < kFewestPixels) track.emplace_back();
-    else track.push_back(Place{h.mean(), w.mean()});
-  }
-  return track;
-}
-
-MotionTruthScores read_truth(ThreadPool& pool, const MotionBatch& batch, const std::vector<std::string>& prompts, const std::string& folder) {
+MotionTruthScores read_truth(ThreadPool& pool, const MotionBatch& batch, const std::vector<std::string>& prompts, const KnownClips& known) {
   MotionTruthScores scores;
   scores.prompts = std::ssize(prompts), scores.clips = batch.clips();
   MeanOf still, tracked, sample_still;
-  const auto frames = frames_of(batch);
   for (int64_t i = 0; i < batch.clips(); ++i) {
     const std::vector<float> clean = batch.clean(i * kLevels, batch.velocity(i * kLevels));
     still.add(still_cosine(clean, batch.latent_shape()));
     const MeanOf cosine = tracked_cosine(batch, i * kLevels, clean);
     tracked.sum += cosine.sum, tracked.count += cosine.count;
+    const KnownClip& clip = known.clips[static_cast<size_t>(i)];
+    add_tracks(scores.all_tracks, pool, clean, batch.latent_shape(), known, clip);
     if (i >= std::ssize(prompts)) continue;
-    const std::string truth = fmt::format("{}/held-out/truth/clip-{:05}", folder, i), &prompt = prompts[static_cast<size_t>(i)];
-    const nlohmann::json known_clip = read_json(truth + ".json");
-    scores.saturation = known_clip.at("saturation").get<double>();
-    if (known_clip.at("caption") != prompt) throw Error(fmt::format("{}.json: another caption than line {} of prompts.txt", truth, i + 1), "make the experiment's clips again");
+    if (clip.caption != prompts[static_cast<size_t>(i)]) throw Error(fmt::format("line {} of prompts.txt is not the caption of held-out clip {}", i + 1, i), "make the experiment's clips again");
     sample_still.add(still_cosine(clean, batch.latent_shape()));
-    const HostTensor video = decoded(pool, clean, batch.latent_shape());
-    for (const CaptionSprite& sprite : trackable_sprites(prompt)) {
-      const Track track = track_colour(video.view(), sprite.colour, scores.saturation, frames), known = true_track(truth, sprite.surface, frames);
-      add_track(scores.tracks, track);
-      for (size_t t = 0; t < track.size(); ++t)
-        if (track[t] && known[t]) scores.tracker_error.add(std::hypot(track[t]->h - known[t]->h, track[t]->w - known[t]->w));
-    }
+    add_tracks(scores.tracks, pool, clean, batch.latent_shape(), known, clip);
   }
   scores.still = still.mean(), scores.tracked = tracked.mean(), scores.sample_still = sample_still.mean();
   return scores;
@@ -180,7 +211,8 @@ MotionExperiment read_experiment(const std::string& folder) {
   ThreadPool pool(1);
   const MotionBatch batch = MotionBatch::open(folder + "/held-out.safetensors");
   const std::vector<std::string> prompts = lines_of(folder + "/prompts.txt");
-  e.truth = read_truth(pool, batch, prompts, folder);
+  const KnownClips known = read_clips(batch, folder);
+  e.truth = read_truth(pool, batch, prompts, known);
   e.tokens = batch.tokens();
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder + "/runs", none)) {
@@ -192,8 +224,8 @@ MotionExperiment read_experiment(const std::string& folder) {
     run.seed = std::stoll(name.substr(dash + 1));
     read_metrics(run, path + "/metrics.jsonl");
     run.attention_flops = attention_flops(ModelDirectory::open(path + "/model").config(), batch.frames(), batch.height(), batch.width());
-    read_predictions(run, batch, path + "/predicted.safetensors");
-    if (fs::exists(path + "/samples.safetensors")) read_samples(run, pool, batch, prompts, e.truth.saturation, path + "/samples.safetensors");
+    read_predictions(run, pool, batch, known, path + "/predicted.safetensors");
+    if (fs::exists(path + "/samples.safetensors")) read_samples(run, pool, batch, prompts, known, path + "/samples.safetensors");
     if (!run.steps.empty()) e.steps = std::max(e.steps, static_cast<int64_t>(run.steps.back()));
     e.runs.push_back(std::move(run));
   }

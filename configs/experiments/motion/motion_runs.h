@@ -15,6 +15,7 @@ namespace megaslide {
 // How well sprites can be followed in a set of clips: means over those that were found.
 struct TrackScores {
   MeanOf found;     // 1 where a sprite's colour is there in five latent frames or more, else 0
+  MeanOf error;     // pixels from where it should be, where that is known
   MeanOf residual;  // pixels off a smooth path
   MeanOf step;      // pixels from one latent frame to the next
 };
@@ -29,6 +30,7 @@ struct MotionRun {
   double attention_flops = 0;             // a token and layer, forward
   TokenLosses losses;
   double predicted_still = 0, predicted_tracked = 0;  // cosines of what is predicted at noise levels of 0.5 and more
+  TrackScores predicted_tracks;                       // of sprites in what is predicted at a noise level of 0.7
   std::optional<double> sample_still;
   TrackScores samples;
 
@@ -41,9 +43,8 @@ struct MotionTruthScores {
   double still = 0, tracked = 0;  // of all clips
   double sample_still = 0;        // of those whose captions are prompts
   TrackScores tracks;             // of these too
-  MeanOf tracker_error;           // pixels from where the tracker sees a sprite to the middle of what is seen of it
+  TrackScores all_tracks;         // of all clips
   int64_t prompts = 0, clips = 0;
-  double saturation = 1;        // of the sprites' colours
 };
 
 struct MotionExperiment {
