@@ -218,13 +218,13 @@ MotionExperiment read_experiment(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder + "/runs", none)) {
     const std::string path = entry.path().string(), name = entry.path().filename().string();
     const size_t dash = name.rfind('-');
-    if (dash == std::string::npos || !fs::exists(path + "/predicted.safetensors")) continue;
+    if (dash == std::string::npos || !fs::exists(path + "/metrics.jsonl") || !fs::exists(path + "/latest")) continue;
     MotionRun run;
     run.variant = name.substr(0, dash);
     run.seed = std::stoll(name.substr(dash + 1));
     read_metrics(run, path + "/metrics.jsonl");
     run.attention_flops = attention_flops(ModelDirectory::open(path + "/model").config(), batch.frames(), batch.height(), batch.width());
-    read_predictions(run, pool, batch, known, path + "/predicted.safetensors");
+    if (fs::exists(path + "/predicted.safetensors")) read_predictions(run, pool, batch, known, path + "/predicted.safetensors");
     if (fs::exists(path + "/samples.safetensors")) read_samples(run, pool, batch, prompts, known, path + "/samples.safetensors");
     if (!run.steps.empty()) e.steps = std::max(e.steps, static_cast<int64_t>(run.steps.back()));
     e.runs.push_back(std::move(run));

@@ -1,9 +1,10 @@
 // What the runs of the experiment left behind, as numbers. The folder is laid out by the Makefile:
 //   held-out.safetensors, held-out/truth/NAME.json, prompts.txt           what is measured on
 //   runs/VARIANT-SEED/metrics.jsonl, model/, predicted.safetensors,
-//                     samples.safetensors (where the variant can sample)
+//                     samples.safetensors (both may be missing: the oracle cannot sample)
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,8 @@ struct MotionRun {
   double step_seconds = 0;                // median
   double attention_flops = 0;             // a token and layer, forward
   TokenLosses losses;
-  double predicted_still = 0, predicted_tracked = 0;  // cosines of what is predicted at noise levels of 0.5 and more
+  // Cosines of what is predicted at noise levels of 0.5 and more; NaN, as the losses, where nothing was predicted.
+  double predicted_still = std::numeric_limits<double>::quiet_NaN(), predicted_tracked = predicted_still;
   TrackScores predicted_tracks;                       // of sprites in what is predicted at a noise level of 0.7
   std::optional<double> sample_still;
   TrackScores samples;
@@ -60,7 +62,7 @@ double attention_flops(const ModelConfig& model, int64_t frames, int64_t height,
 // The variants by name, in the order of the report.
 inline constexpr const char* kVariants[] = {"dense", "window", "zero-333", "zero-355", "zero-377", "rigid", "slice", "full", "slice-motion", "full-motion", "oracle"};
 
-// Every finished run of the folder. Throws an Error where there is none.
+// Every trained run of the folder. Throws an Error where there is none.
 MotionExperiment read_experiment(const std::string& folder);
 
 }  // namespace megaslide
