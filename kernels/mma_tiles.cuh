@@ -13,12 +13,13 @@ struct MmaTile {
   bf16 at[R][kStride];
 };
 
-// Queues copies of R rows by a block of kMmaThreads. at(r) is where row r starts in `from`, or −1; such rows, and channels
+// Queues copies of R rows by kMmaThreads threads, of which this is number `thread`. at(r) is where row r starts in `from`, or −1; such rows, and channels
 // from `channels` on, become 0. kVector: rows can be copied 16 bytes at a time.
 constexpr int kMmaThreads = 128;
 template <bool kVector, int R, int D, class At>
-__device__ __forceinline__ void load_rows(MmaTile<R, D>& to, const void* from, int channels, const At& at) {
-  for (int i = static_cast<int>(threadIdx.x); i < R * D / 8; i += kMmaThreads) {
+__device__ __forceinline__ void load_rows(MmaTile<R, D>& to, const void* from, int channels, const At& at,
+                                          int thread = static_cast<int>(threadIdx.x)) {
+  for (int i = thread; i < R * D / 8; i += kMmaThreads) {
     const int r = i / (D / 8), c = i % (D / 8) * 8;
     const int64_t start = at(r);
     const bf16* p = static_cast<const bf16*>(from) + (start < 0 ? 0 : start) + c;

@@ -1,7 +1,7 @@
 // Kernel A of spec dsa.md §3, backward, without atomics. For a band of query frames at a time:
-//   queries  a warp a query and group: lanes are samples. dq, the offset gradients, and P and dS of every sample. Or by
-//            tiles on tensor cores (dsa_tile_backward.cu).
+//   queries  a warp a query and group: lanes are samples. dq, the offset gradients, and P and dS of every sample.
 //   keys     a warp a key and group: walks the samples of the band within reach in a fixed order; dk and dv.
+// Or both by tiles on tensor cores (kernel B, dsa_tile_backward.cu and dsa_tile_keys.cu).
 #include "kernels/dsa/dsa_cuda.h"
 
 #include <algorithm>
@@ -21,14 +21,11 @@ struct BackwardArgs {
   float *dq, *dk, *dv, *doffsets;
   const void *q, *k, *v;
   const float *offsets, *out, *lse, *dout;
-  float2* pairs;  // (B, heads, band tokens, K): P, dS
+  DsaPairs pairs;
   DsaGrid grid;
   int batch;
   int frame0, frame1;  // query frames of the band
   int band0, band_tokens;
-  __device__ float2* pairs_of(int b, int head, int token) const {
-    return pairs + (int64_t{b * grid.heads + head} * band_tokens + token - band0) * grid.slots;
-  }
 };
 
 struct QueryShared {
@@ -173,7 +170,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, 3) dsa_backward_query_ker
       if (mine) {
         const float2 pair = sample_gradient<T, V>(x, sample, s, lane, needed, samples == 1, row, base,
                                                  x.lse[query * g.lse_row + head], dx);
-        x.pairs_of(b, head, token)[sample.slot] = pair;
+        x.pairs.of(b, head, token)[sample.slot] = pair;
         s.ds[lane] = pair.y;
       }
       __syncwarp();
@@ -284,7 +281,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
       for (int i = 0; i < NC; ++i) {
         const int c = channel0 + 32 * i;
         if (c >= channels) break;
-        const float2 pair = x.pairs_of(b, first + c / g.head_dim, s.token[j])[s.slot[j]];
+        const float2 pair = x.pairs.of(b, first + c / g.head_dim, s.token[j])[s.slot[j]];
         dk[i] = fmaf(s.weight[j] * pair.y, prim::widen(static_cast<const T*>(x.q)[row + c]), dk[i]);
         dv[i] = fmaf(s.weight[j] * pair.x, x.dout[row + c], dv[i]);
       }
@@ -358,7 +355,7 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   const int64_t width = s.heads * s.head_dim, offsets_a_row = dsa_offset_count(s);
   for (float* p : {dk, dv}) fill_zero(stream, p, rows, width, s.row());
   fill_zero(stream, doffsets, rows, offsets_a_row, dsa_offset_row(s));
-  BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, static_cast<float2*>(workspace), DsaGrid(s),
+  BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, DsaPairs(static_cast<float2*>(workspace), s, 0, 0), DsaGrid(s),
                  static_cast<int>(s.batch), 0, 0, 0, 0};
   const bool tiles = dsa_tiles_allowed() && dsa_tile_backward_fits(s, dtype);
   for (int64_t frame = 0; frame < s.frames; frame += band_frames(s)) {
@@ -366,12 +363,17 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
     x.frame1 = static_cast<int>(std::min(frame + band_frames(s), s.frames));
     x.band0 = x.frame0 * x.grid.length[1] * x.grid.length[2];
     x.band_tokens = (x.frame1 - x.frame0) * x.grid.length[1] * x.grid.length[2];
+    x.pairs = DsaPairs(x.pairs.pairs, s, x.frame0, x.frame1);
     if (tiles) {
-      dsa_tile_backward_queries(stream, {dq, doffsets, q, k, v, offsets, out, lse, dout, x.pairs, x.frame0, x.frame1}, s);
+      dsa_tile_backward_queries(stream, {dq, doffsets, q, k, v, offsets, out, lse, dout, x.pairs.pairs, x.frame0, x.frame1}, s);
+      dsa_tile_backward_keys(stream, {dk, dv, q, offsets, dout, x.pairs.pairs, x.frame0, x.frame1}, s);
+    } else if (dtype == DType::kBF16) {
+      launch_queries<bf16>(stream, x);
+      launch_keys<bf16>(stream, x);
     } else {
-      dtype == DType::kBF16 ? launch_queries<bf16>(stream, x) : launch_queries<float>(stream, x);
+      launch_queries<float>(stream, x);
+      launch_keys<float>(stream, x);
     }
-    dtype == DType::kBF16 ? launch_keys<bf16>(stream, x) : launch_keys<float>(stream, x);
   }
 }
 

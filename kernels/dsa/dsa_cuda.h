@@ -1,6 +1,6 @@
 // What the CUDA entries of dsa.h take besides: heads of up to 256 channels, fewer than 2³¹ queries times heads a call, and
-// workspaces of their own; forward needs none. Kernel B (dsa_tile_cuda.h) runs forward and the queries' part of backward
-// where it fits, and rounds its operands to bf16; elsewhere, and for dk and dv, A.
+// workspaces of their own; forward needs none. Kernel B (dsa_tile_cuda.h) runs where it fits, and rounds
+// its operands to bf16; elsewhere A.
 #pragma once
 #include "kernels/dsa/dsa.h"
 

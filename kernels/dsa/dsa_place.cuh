@@ -83,6 +83,19 @@ __device__ __forceinline__ DsaAxisCell dsa_place_axis(const DsaGrid& g, const fl
   return c;
 }
 
+// P and dS of every sample of a band of query frames, (B, heads, tokens of the band, K).
+struct DsaPairs {
+  float2* pairs;
+  int64_t first, tokens;  // of the band, in a sample
+  int heads, slots;
+  DsaPairs(float2* at, const DsaShape& s, int frame0, int frame1)
+      : pairs(at), first(frame0 * s.height * s.width), tokens((frame1 - frame0) * s.height * s.width),
+        heads(static_cast<int>(s.heads)), slots(static_cast<int>(s.slots())) {}
+  __device__ float2* of(int b, int head, int token) const {
+    return pairs + (int64_t{b * heads + head} * tokens + token - first) * slots;
+  }
+};
+
 // The window of a query: what its samples are counted in.
 struct DsaWindow {
   int p[3], lo[3], hi[3], k_eff[3], start[3];

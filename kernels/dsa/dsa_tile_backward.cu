@@ -18,11 +18,7 @@ struct TileArgs {
   DsaTileBackward x;
   DsaGrid grid;
   Tiling tiling;
-  int plane;  // tokens a frame
-  __device__ float2* pairs_of(int b, int head, int token) const {
-    const int64_t band_tokens = int64_t{x.frame1 - x.frame0} * plane;
-    return x.pairs + (int64_t{b * grid.heads + head} * band_tokens + token - int64_t{x.frame0} * plane) * grid.slots;
-  }
+  DsaPairs pairs;
 };
 
 template <int D>
@@ -32,17 +28,6 @@ struct TileShared {
   float a[kQueries][kBandRow];  // q · k; later dS over the keys
   float b[kQueries][kBandRow];  // dO · v
 };
-
-// dO rounded to bf16; rows that do not exist are 0.
-template <int D, class At>
-__device__ void load_rounded(MmaTile<kQueries, D>& to, const float* from, int channels, const At& at) {
-  for (int i = static_cast<int>(threadIdx.x); i < kQueries * D / 2; i += kThreads) {
-    const int r = i / (D / 2), c = i % (D / 2) * 2;
-    const int64_t start = at(r);
-    const float lo = start >= 0 && c < channels ? from[start + c] : 0.0f;
-    prim::store_bf16(&to.at[r][c], lo, start >= 0 && c + 1 < channels ? from[start + c + 1] : 0.0f);
-  }
-}
 
 template <int D>
 __device__ void store_products(float (&band)[kQueries][kBandRow], const MmaTile<kQueries, D>& left, const MmaTile<kStep, D>& right,
@@ -136,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_query_kernel(TileArgs x)
       const int t = tile.token(g, r);
       return t < 0 ? int64_t{-1} : base + t * g.row;
     };
-    float2* pairs = x.pairs_of(tile.b, head, token);
+    float2* pairs = x.pairs.of(tile.b, head, token);
     load_rows<kVector>(s.q, x.x.q, g.head_dim, query_row);
     load_rounded(s.dout, x.x.dout, g.head_dim, query_row);
     for (int i = query.half; own >= 0 && i < g.slots; i += 2) pairs[i] = {0, 0};
@@ -216,7 +201,7 @@ bool dsa_tile_backward_fits(const DsaShape& s, DType dtype) {
 }
 
 void dsa_tile_backward_queries(Stream& stream, const DsaTileBackward& x, const DsaShape& s) {
-  const TileArgs a{x, DsaGrid(s), Tiling(s), static_cast<int>(s.height * s.width)};
+  const TileArgs a{x, DsaGrid(s), Tiling(s), DsaPairs(x.pairs, s, x.frame0, x.frame1)};
   const int64_t blocks = s.batch * (x.frame1 - x.frame0) * a.tiling.tiles_h * a.tiling.tiles_w * s.groups;
   if (!aligned_rows(s.head_dim, 8, x.q, x.k, x.v)) return launch_tiles<128, false>(stream, a, blocks);
   s.head_dim <= 64 ? launch_tiles<64, true>(stream, a, blocks) : launch_tiles<128, true>(stream, a, blocks);

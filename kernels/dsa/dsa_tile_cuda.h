@@ -26,6 +26,17 @@ struct DsaTileBackward {
 bool dsa_tile_backward_fits(const DsaShape& shape, DType dtype);
 void dsa_tile_backward_queries(Stream& stream, const DsaTileBackward& x, const DsaShape& shape);
 
+// The keys' part: dk and dv are accumulated. q and dout, and P and dS over the keys, are rounded to bf16 as operands; where
+// one of q or dout is not finite, neither is what the keys of a tile within reach get.
+struct DsaTileKeys {
+  float *dk, *dv;
+  const void* q;
+  const float *offsets, *dout;
+  float2* pairs;
+  int frame0, frame1;
+};
+void dsa_tile_backward_keys(Stream& stream, const DsaTileKeys& x, const DsaShape& shape);
+
 // Whether calls may take kernel B (cuda::allow_dsa_tiles).
 bool dsa_tiles_allowed();
 

@@ -10,6 +10,17 @@ namespace megaslide {
 constexpr int kSide = 8, kQueries = kSide * kSide;
 constexpr int kStep = 64;  // keys of one tile of them
 
+// dO rounded to bf16; rows that do not exist are 0.
+template <int D, class At>
+__device__ void load_rounded(MmaTile<kQueries, D>& to, const float* from, int channels, const At& at) {
+  for (int i = static_cast<int>(threadIdx.x); i < kQueries * D / 2; i += kMmaThreads) {
+    const int r = i / (D / 2), c = i % (D / 2) * 2;
+    const int64_t start = at(r);
+    const float lo = start >= 0 && c < channels ? from[start + c] : 0.0f;
+    prim::store_bf16(&to.at[r][c], lo, start >= 0 && c + 1 < channels ? from[start + c + 1] : 0.0f);
+  }
+}
+
 // Along one axis: the base points of all windows of the tile, and what lies within reach of them.
 struct Reach {
   int first, last;
@@ -53,12 +64,21 @@ struct Tile {
     rest /= x.tiles_w * x.tiles_h;
     frame = frame0 + rest % frames, b = rest / frames;
     h0 = th * kSide, w0 = tw * kSide;
-    h1 = DsaGrid::min_of(h0 + kSide, g.length[1]) - 1, w1 = DsaGrid::min_of(w0 + kSide, g.length[2]) - 1;
+    end(g);
+  }
+  __device__ Tile(const DsaGrid& g, int sample, int its_frame, int line, int column)
+      : b(sample), inner(0), frame(its_frame), h0(line), w0(column) {
+    end(g);
   }
   // Token of query i of 64, or −1 outside the grid.
   __device__ int token(const DsaGrid& g, int i) const {
     const int h = h0 + i / kSide, w = w0 + i % kSide;
     return h <= h1 && w <= w1 ? g.token(frame, h, w) : -1;
+  }
+
+ private:
+  __device__ void end(const DsaGrid& g) {
+    h1 = DsaGrid::min_of(h0 + kSide, g.length[1]) - 1, w1 = DsaGrid::min_of(w0 + kSide, g.length[2]) - 1;
   }
 };
 
@@ -116,6 +136,7 @@ template <int D, int kBandRow>
 __device__ void multiply_band(float (&out)[D / 8][4], const float (&band)[kQueries][kBandRow], int first,
                               const MmaTile<kStep, D>& values, int row0) {
   const int r = row0 + fragment_row(0), quad = fragment_column(0);
+  MS_NO_UNROLL
   for (int k = 0; k < kStep; k += 16) {
     uint32_t a[4];
     for (int i = 0; i < 4; ++i) {

@@ -29,9 +29,10 @@ double deformable_flops(const ModelConfig& c, int64_t layer, const BatchShape& s
   const DsaLayer dsa = c.attention.dsa.layer(layer, c.heads);
   const auto d = static_cast<double>(c.dim);
   double flops = 54 * d + 2 * d * static_cast<double>(dsa.offset_outputs());
-  if (dsa.motion) flops += 32 * d;
+  const bool searches = dsa.motion && !dsa.given;
+  if (searches) flops += 32 * d;
   for (const DsaHeads& run : dsa.runs)
-    if (dsa.motion && run.mode != DsaMode::kRigid) flops += 81 * (32 + 4 + 10) * static_cast<double>(std::min(run.kernel[0], s.frames) - 1);
+    if (searches && run.mode != DsaMode::kRigid) flops += 81 * (32 + 4 + 10) * static_cast<double>(std::min(run.kernel[0], s.frames) - 1);
   if (dsa.pooled) {
     const auto tiles = [](int64_t length) { return static_cast<double>((length + 3) / 4); };
     const double pooled = tiles(s.frames) * tiles(s.height) * tiles(s.width);

@@ -14,7 +14,7 @@ namespace {
 
 struct ProbeBatch {
   BatchShape shape;
-  HostTensor latent, timesteps, text, target;
+  HostTensor latent, timesteps, text, target, displacement;
 };
 
 // [B], [B, T] or [B, tokens] for a latent [B, C, T, h, w].
@@ -57,6 +57,11 @@ ProbeBatch read_batch(const std::string& path, const ModelConfig& config) {
   settle_timesteps(b, path);
   if (file.find("target")) b.target = read_f32(file, "target");
   const Shape out{x[0], config.out_channels, x[2], x[3], x[4]};
+  if (config.attention.needs_displacement()) b.displacement = read_f32(file, "displacement");
+  // As data.displacement holds it for a clip.
+  const Shape everywhere{x[0], b.shape.frames, b.shape.height, b.shape.width, b.shape.frames, 2};
+  if (!b.displacement.empty() && b.displacement.shape() != everywhere)
+    throw Error(fmt::format("{}: displacement is {}, the batch's tokens are {}", path, to_string(b.displacement.shape()), to_string(everywhere)));
   if (!b.target.empty() && b.target.shape() != out)
     throw Error(fmt::format("{}: target is {}, the model's output {}", path, to_string(b.target.shape()), to_string(out)));
   return b;
@@ -93,7 +98,8 @@ double probe(const ModelDirectory& model, const std::string& batch_path, const s
   options.input_gradients = training;
   Pipeline pipeline(*device, network, store, options);
   HostTensor out(DType::kF32, {batch.shape.batch, config.out_channels, batch.shape.frames, batch.shape.height * 2, batch.shape.width * 2});
-  const MicroBatch view{batch.shape, batch.latent.f32(), batch.timesteps.f32(), batch.text.f32(), training ? batch.target.f32() : nullptr};
+  const MicroBatch view{batch.shape, batch.latent.f32(), batch.timesteps.f32(), batch.text.f32(), training ? batch.target.f32() : nullptr,
+                        nullptr, nullptr, batch.displacement.empty() ? nullptr : batch.displacement.f32()};
   if (!training) {
     device->synchronize(pipeline.predict(view, out.f32()));
     write_safetensors(out_path, {{"out", out.view()}});

@@ -128,6 +128,22 @@ TEST(Deformable, KnownMotionOfTheClips) {
   };
   const double one = loss_after("one");
   EXPECT_EQ(loss_after("again"), one);
+  // A probe reads it from the batch.
+  const auto probed = [&](std::optional<float> motion) {
+    HostTensor latent(DType::kF32, {1, 16, 3, 8, 8}), times(DType::kF32, {1}), text(DType::kF32, {1, 3, 32}), displacement(DType::kF32, {1, 3, 4, 4, 3, 2});
+    fill_normal({latent.f32(), static_cast<size_t>(latent.elements())}, 6, RandomPurpose::kTest, 1);
+    times.f32()[0] = 500;
+    if (motion) std::fill(displacement.f32(), displacement.f32() + displacement.elements(), *motion);
+    std::vector<std::pair<std::string, TensorView>> tensors{{"latent", latent.view()}, {"timesteps", times.view()}, {"text", text.view()}};
+    if (motion) tensors.emplace_back("displacement", displacement.view());
+    write_safetensors(w.folder / "probe.safetensors", tensors);
+    probe(after, w.folder / "probe.safetensors", w.folder / "probed.safetensors", DType::kF32, 2);
+    const HostTensor out = read_f32(SafetensorsFile::open(w.folder / "probed.safetensors"), "out");
+    return std::vector<float>(out.f32(), out.f32() + out.elements());
+  };
+  EXPECT_EQ(probed(0.5f), probed(0.5f));
+  EXPECT_NE(probed(0.5f), probed(-0.5f));
+  EXPECT_NE(testing::error_of([&] { probed(std::nullopt); }).find("displacement"), std::string::npos);
   for (int clip = 0; clip < 5; ++clip) write(clip, clip < 3 ? Shape{3, 4, 4, 3, 2} : Shape{2, 4, 2, 2, 2}, -0.4f);
   EXPECT_NE(loss_after("other"), one);
 }
