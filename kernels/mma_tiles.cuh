@@ -13,8 +13,8 @@ struct MmaTile {
   bf16 at[R][kStride];
 };
 
-// Queues copies of R rows by kMmaThreads threads, of which this is number `thread`. at(r) is where row r starts in `from`, or −1; such rows, and channels
-// from `channels` on, become 0. kVector: rows can be copied 16 bytes at a time.
+// Queues copies of R rows by kMmaThreads threads, of which this is number `thread`. at(r) is where row r starts in `from`,
+// or −1; such rows, and channels from `channels` on, become 0. kVector: rows can be copied 16 bytes at a time.
 constexpr int kMmaThreads = 128;
 template <bool kVector, int R, int D, class At>
 __device__ __forceinline__ void load_rows(MmaTile<R, D>& to, const void* from, int channels, const At& at,

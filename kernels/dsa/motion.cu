@@ -200,22 +200,28 @@ __global__ void __launch_bounds__(256) motion_slot_kernel(BackwardArgs x) {
   x.slots[i] = {dh, dw, -(dh * x.m[2 * i] + dw * x.m[2 * i + 1]), x.lse[i]};
 }
 
-// Σ do·m of one group (blockIdx.y) over kGainTokens tokens, in fp64: many terms that cancel.
-__global__ void __launch_bounds__(kGainThreads) motion_gain_kernel(BackwardArgs x) {
+// Σ do·m of one group over tokens [first, last) by a block of kGainThreads, in fp64: many terms that cancel. Thread 0 has it.
+__device__ double sum_of_gain(const DsaGrid& g, const float* doffsets, const float* m, int group, int64_t first, int64_t last) {
   double* part = prim::dynamic_shared<double>();
-  const DsaGrid& g = x.motion.grid;
-  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(blockIdx.y);
-  const int64_t first = int64_t{blockIdx.x} * kGainTokens, last = first + kGainTokens < x.tokens ? first + kGainTokens : x.tokens;
+  const int thread = static_cast<int>(threadIdx.x);
   double sum = 0;
   for (int64_t i = first * g.kernel[0] + thread; i < last * g.kernel[0]; i += kGainThreads) {
-    const float2 d = slot_gradient(g, x.doffsets + i / g.kernel[0] * g.row_offsets, group, static_cast<int>(i % g.kernel[0]));
-    sum += static_cast<double>(d.x) * static_cast<double>(x.m[2 * i]) + static_cast<double>(d.y) * static_cast<double>(x.m[2 * i + 1]);
+    const float2 d = slot_gradient(g, doffsets + i / g.kernel[0] * g.row_offsets, group, static_cast<int>(i % g.kernel[0]));
+    sum += static_cast<double>(d.x) * static_cast<double>(m[2 * i]) + static_cast<double>(d.y) * static_cast<double>(m[2 * i + 1]);
   }
   part[thread] = sum;
   __syncthreads();
-  if (thread != 0) return;
-  for (int i = 1; i < kGainThreads; ++i) sum += part[i];
-  x.gain_part[int64_t{blockIdx.x} * g.groups + group] = sum;
+  for (int i = 1; thread == 0 && i < kGainThreads; ++i) sum += part[i];
+  return sum;
+}
+
+// One group (blockIdx.y) over kGainTokens tokens.
+__global__ void __launch_bounds__(kGainThreads) motion_gain_kernel(BackwardArgs x) {
+  const DsaGrid& g = x.motion.grid;
+  const int group = static_cast<int>(blockIdx.y);
+  const int64_t first = int64_t{blockIdx.x} * kGainTokens, last = first + kGainTokens < x.tokens ? first + kGainTokens : x.tokens;
+  const double sum = sum_of_gain(g, x.doffsets, x.m, group, first, last);
+  if (threadIdx.x == 0) x.gain_part[int64_t{blockIdx.x} * g.groups + group] = sum;
 }
 
 // m of one token and frame slot: read where the slot is of another frame that exists.
@@ -234,18 +240,8 @@ __global__ void __launch_bounds__(256) motion_given_kernel(DsaGrid g, float* m, 
 
 // dgain of one group: a block, in a fixed order.
 __global__ void __launch_bounds__(kGainThreads) motion_given_gain_kernel(DsaGrid g, float* dgain, const float* doffsets, const float* m, int64_t tokens) {
-  double* part = prim::dynamic_shared<double>();
-  const int thread = static_cast<int>(threadIdx.x), group = static_cast<int>(blockIdx.x);
-  double sum = 0;
-  for (int64_t i = thread; i < tokens * g.kernel[0]; i += kGainThreads) {
-    const float2 d = slot_gradient(g, doffsets + i / g.kernel[0] * g.row_offsets, group, static_cast<int>(i % g.kernel[0]));
-    sum += static_cast<double>(d.x) * static_cast<double>(m[2 * i]) + static_cast<double>(d.y) * static_cast<double>(m[2 * i + 1]);
-  }
-  part[thread] = sum;
-  __syncthreads();
-  if (thread != 0) return;
-  for (int i = 1; i < kGainThreads; ++i) sum += part[i];
-  dgain[group] += static_cast<float>(sum);
+  const double sum = sum_of_gain(g, doffsets, m, static_cast<int>(blockIdx.x), 0, tokens);
+  if (threadIdx.x == 0) dgain[blockIdx.x] += static_cast<float>(sum);
 }
 
 struct BackwardShared {

@@ -69,6 +69,16 @@ std::vector<Series> lines_of(const std::vector<VariantRuns>& variants, bool name
   return series;
 }
 
+ChartOptions over_steps(const char* title, const char* y_label, double height) {
+  ChartOptions o;
+  o.title = title;
+  o.x_label = "step (log)";
+  o.y_label = y_label;
+  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(height);
+  o.log_x = true;
+  return o;
+}
+
 std::string curves(const std::vector<VariantRuns>& variants, double height) {
   const auto mean = [&](size_t k) {
     MeanOf all;
@@ -77,23 +87,13 @@ std::string curves(const std::vector<VariantRuns>& variants, double height) {
         if (k < run->validation.size()) all.add(run->validation[k]);
     return all.mean();
   };
-  ChartOptions o;
-  o.title = "Loss of held-out clips while training";
-  o.x_label = "step (log)";
-  o.y_label = "mean over seeds; band: lowest to highest, less the seed's own level";
-  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(height);
-  o.log_x = true;
+  const ChartOptions o = over_steps("Loss of held-out clips while training", "mean over seeds; band: lowest to highest, less the seed's own level", height);
   return line_chart(o, lines_of(variants, true, [&](const MotionRun& run, size_t k) { return against_seed(variants, run, k) + mean(k); }));
 }
 
 std::string differences(const std::vector<VariantRuns>& variants, double height) {
   const auto base = std::ranges::find(variants, std::string("zero-377"), &VariantRuns::variant);
-  ChartOptions o;
-  o.title = "The same, less that of zero-377 with the same seed";
-  o.x_label = "step (log)";
-  o.y_label = "below 0: better";
-  o.width = static_cast<int>(kSplit), o.height = static_cast<int>(height);
-  o.log_x = true;
+  const ChartOptions o = over_steps("The same, less that of zero-377 with the same seed", "below 0: better", height);
   return line_chart(o, lines_of(variants, false, [&](const MotionRun& run, size_t k) {
     if (base != variants.end())
       for (const MotionRun* other : base->runs)
