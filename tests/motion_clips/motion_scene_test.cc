@@ -86,6 +86,25 @@ TEST(MotionScene, speeds_are_in_range_and_paths_stay_inside) {
   }
 }
 
+TEST(MotionScene, moments_are_held_and_places_rounded) {
+  MotionSceneOptions o{.frames = 11, .sprites = 2, .slowest = 2, .fastest = 4, .pan = 3};
+  const MotionScene free(o, 9, 0);
+  o.hold = 4, o.snap = 8;
+  const MotionScene scene(o, 9, 0);
+  const size_t moments[] = {0, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10};  // what would be frames 9 to 12 has the last one there is
+  size_t moved = 0;
+  for (size_t i = 0; i < scene.surfaces().size(); ++i)
+    for (size_t t = 0; t < 11; ++t) {
+      const auto& s = scene.surfaces()[i];
+      const auto& smooth = free.surfaces()[i];
+      EXPECT_EQ(s.at_h[t], 8 * std::round(smooth.at_h[moments[t]] / 8)) << i << " " << t;
+      EXPECT_EQ(s.at_w[t], 8 * std::round(smooth.at_w[moments[t]] / 8)) << i << " " << t;
+      moved += t > 0 && (s.at_h[t] != s.at_h[t - 1] || s.at_w[t] != s.at_w[t - 1]);
+    }
+  EXPECT_GT(moved, 3u);
+  EXPECT_EQ(scene.picture(5).rgb, scene.picture(8).rgb);
+}
+
 TEST(MotionScene, function_of_seed_and_clip) {
   const MotionSceneOptions o{.frames = 2, .height = 16, .width = 16};
   EXPECT_EQ(MotionScene(o, 1, 2).picture(1).rgb, MotionScene(o, 1, 2).picture(1).rgb);

@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
     add_number(app, "--speed-to", o.fastest, 0.01, 64, "Pixels a frame of the fastest (default: 4)")->group("Scene");
     add_number(app, "--grain", o.grain, 1, 256, "Pixels of the finest texture (default: 4)")->group("Scene");
     add_number(app, "--pan", o.pan, 0, 64, "Pixels a frame of the background (default: 0)")->group("Scene");
+    add_integer(app, "--hold", o.hold, 1, 64, "Frames that show one moment, after the first frame (default: 1)")->group("Scene");
+    add_number(app, "--snap", o.snap, 0, 64, "Round places to multiples of so many pixels; 0: as they come (default: 0)")->group("Scene");
     add_number(app, "--saturation", o.saturation, 0, 1, "Of the colours of the shapes; 0: grey (default: 1)")->group("Scene");
   }, [&](Tool& tool) {
     if (std::filesystem::exists(out)) throw usage_error(out + " exists", "choose a new folder");

@@ -31,6 +31,15 @@ double reflected(double x, double length) {
   return phase < length ? phase : period - phase;
 }
 
+// The moment that a frame shows: of those that are held together, the middle one.
+int64_t held(int64_t frame, int64_t hold, int64_t frames) {
+  if (frame == 0) return 0;
+  const int64_t last = (frame + hold - 1) / hold * hold;
+  return std::min(last - hold / 2, frames - 1);
+}
+
+double snapped(double x, double step) { return step > 0 ? step * std::round(x / step) : x; }
+
 double box_distance(double u, double v, double half_u, double half_v) {
   const double x = std::abs(u) - half_u, y = std::abs(v) - half_v;
   return std::hypot(std::max(x, 0.0), std::max(y, 0.0)) + std::min(std::max(x, y), 0.0);
@@ -60,6 +69,8 @@ MotionScene::MotionScene(const MotionSceneOptions& o, uint64_t seed, uint64_t cl
   if (!(o.slowest > 0 && o.slowest <= o.fastest)) throw usage_error("speeds begin above 0 and do not fall", "give the slowest one first");
   if (!(o.saturation >= 0 && o.saturation <= 1)) throw usage_error("saturation is 0 to 1", "use another number");
   if (!(o.grain >= 1)) throw usage_error("the grain of a texture is 1 pixel or more", "use a larger one");
+  if (o.hold < 1) throw usage_error("a moment is held for 1 frame or more", "use a larger number");
+  if (!(o.snap >= 0)) throw usage_error("places are rounded to multiples of 0 pixels or more", "use a larger number");
   surfaces_.resize(static_cast<size_t>(o.sprites) + 1);
   for (size_t i = 0; i < surfaces_.size(); ++i) {
     Surface& s = surfaces_[i];
@@ -88,10 +99,15 @@ void MotionScene::make_path(size_t surface, double speed, double turns, bool ref
   const double heading = 2 * kPi * draw(kHeading), phase = 2 * kPi * draw(kTurn, 0), rate = 2 * kPi / between(12, 40, draw(kTurn, 1));
   double h = reflect ? height * draw(kStart, 0) : 0, w = reflect ? width * draw(kStart, 1) : 0;
   s.speed = speed;
+  std::vector<std::array<double, 2>> free;  // the path before it is held and rounded
   for (int64_t t = 0; t < options_.frames; ++t) {
-    s.at_h.push_back(reflect ? reflected(h, height) : h), s.at_w.push_back(reflect ? reflected(w, width) : w);
+    free.push_back({reflect ? reflected(h, height) : h, reflect ? reflected(w, width) : w});
     const double direction = heading + turns * std::sin(rate * static_cast<double>(t) + phase);
     h += speed * std::sin(direction), w += speed * std::cos(direction);
+  }
+  for (int64_t t = 0; t < options_.frames; ++t) {
+    const auto& at = free[static_cast<size_t>(held(t, options_.hold, options_.frames))];
+    s.at_h.push_back(snapped(at[0], options_.snap)), s.at_w.push_back(snapped(at[1], options_.snap));
   }
 }
 

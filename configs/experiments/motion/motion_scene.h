@@ -18,6 +18,8 @@ struct MotionSceneOptions {
   double grain = 4;                   // pixels of the finest texture, from 1
   double pan = 0;                     // pixels a frame of the background
   double saturation = 1;              // of the sprites' colours, 0 (grey) … 1
+  int64_t hold = 1;                   // frames that show one moment, counted as a causal VAE counts: the first frame for itself
+  double snap = 0;                    // pixels: places are rounded to multiples of it; 0: left as they are
 };
 
 class MotionScene {
