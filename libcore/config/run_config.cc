@@ -61,15 +61,11 @@ void reject_unsupported(const RunConfig& run) {
   const auto reject = [&](bool asked, const char* what, const char* instead) {
     if (asked) lines.push_back(fmt::format("{} is not supported by this version; supported: {}", what, instead));
   };
-  reject(run.train.clip == R::Clip::kLayer, "train.clip: layer", "exact, none");
   reject(run.optimizer.device == R::OptimizerDevice::kDevice, "optimizer.device: device", "cpu");
   reject(run.optimizer.masters == R::Masters::kBf16StochasticRounding, "optimizer.masters: bf16-sr", "split, fp32");
   reject(run.optimizer.moments == R::Moments::kBf16, "optimizer.moments: bf16", "fp32");
   reject(run.optimizer.moments == R::Moments::kInt8, "optimizer.moments: int8", "fp32");
   reject(run.stream.tier == R::Tier::kNvme, "stream.tier: nvme", "ram");
-  reject(run.stream.stash == R::Stash::kHost, "stream.stash: host", "device");
-  reject(run.stream.stash == R::Stash::kRecompute, "stream.stash: recompute", "device");
-  reject(run.stream.segment != 1, "stream.segment above 1", "1");
   reject(run.stream.slabs > 0, "stream.slabs: a number of frames", "auto, off");
   throw_listed("the configuration asks for what this version cannot run:", lines, "change the keys named above, in the file or with --set");
 }

@@ -81,7 +81,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   const Network network = make_wan_network(r.model);
   HostStore store(network, host_store_options(r.run, true));
   const auto device = make_sim_device(sim_device_options(r.run, r.machine, r.trace));
-  TrainStep step(*device, network, store, pipeline_options(r.run, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);
+  TrainStep step(*device, network, store, pipeline_options(r.run, r.model, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);
   const BatchShape shape = longest(r);
   const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
   double begin = 0;
@@ -117,6 +117,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.host.masters = ledger.masters;
   p.host.moments = ledger.moments;
   p.host.gradients = ledger.gradients;
+  p.host.activations = step.pipeline().host_stash_bytes();
   p.host.pinned = staging_bytes(r.model, r.shapes, r.max_microbatches);
   p.host.other = runtime_bytes(r) + (r.program_bytes ? r.program_bytes : resident_memory().now) + r.dataset_bytes;
   p.host.device_arena = r.machine.unified ? p.device.peak : 0;
@@ -163,6 +164,15 @@ bool split_masters(PlanRequest& r) {
 bool bf16_compute(PlanRequest& r) {
   return std::exchange(r.run.model.compute_dtype, RunConfig::ComputeDtype::kBf16) != RunConfig::ComputeDtype::kBf16;
 }
+bool recomputed_segments(PlanRequest& r) {
+  r.run.stream.segment = 1;
+  return std::exchange(r.run.stream.stash, RunConfig::Stash::kRecompute) != RunConfig::Stash::kRecompute;
+}
+bool stash_on_host(PlanRequest& r) {
+  r.run.stream.segment = 1;
+  return std::exchange(r.run.stream.stash, RunConfig::Stash::kHost) != RunConfig::Stash::kHost;
+}
+bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
 bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
 bool no_accumulation(PlanRequest& r) {
   r.run.train.gradient_accumulation_steps = 1;
@@ -172,8 +182,11 @@ bool no_accumulation(PlanRequest& r) {
 std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop) {
   const Change changes[] = {
       {"stream.slots=2", two_slots},
+      {"stream.stash=host", stash_on_host},
+      {"stream.stash=recompute", recomputed_segments},
       {"optimizer.masters=split", split_masters},
       {"optimizer.gradients=bf16", bf16_gradients},
+      {"train.clip=layer", clip_by_layer},
       {"model.compute_dtype=bf16", bf16_compute},
       {"data.batch_size=1", smaller_batch},
       {"data.batch_tokens=1", fewer_tokens},

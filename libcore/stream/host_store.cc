@@ -1,9 +1,6 @@
 #include "stream/host_store.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
@@ -11,9 +8,17 @@
 
 namespace megaslide {
 
-HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options) {
+HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options), memory_(options.simulated) {
   MS_CHECK(options.compute_dtype == DType::kBF16 || options.compute_dtype == DType::kF32);
   MS_CHECK(options.streamed_slots == 0 || !options.training);
+  int64_t largest_layer = 0;
+  for (const auto& l : network.layers) largest_layer = std::max(largest_layer, l->layout().elements);
+  std::vector<void*> weight_slabs, gradient_slabs;
+  for (int i = 0; i < options.streamed_slots; ++i)
+    weight_slabs.push_back(memory_.allocate(largest_layer * dtype_bytes(options.compute_dtype), ledger_.weights));
+  const int64_t largest = std::max({largest_layer, network.embedding->layout().elements, network.head->layout().elements});
+  for (int i = 0; options.training && i < std::min(options.gradient_slots, static_cast<int>(network.layers.size()) + 2); ++i)
+    gradient_slabs.push_back(memory_.allocate(largest * dtype_bytes(options.gradients), ledger_.gradients));
   auto add = [&](const Module& module, std::string prefix, void* shared) {
     ModuleState s;
     s.module = &module;
@@ -27,50 +32,25 @@ HostStore::HostStore(const Network& network, const HostStoreOptions& options) : 
     const bool fp32_weights = options_.compute_dtype == DType::kF32;
     if (fp32_weights) {
       // One slab serves as weight and master; it is accounted as the master while training.
-      s.master = static_cast<float*>(allocate(n * 4, options_.training ? ledger_.masters : ledger_.weights));
+      s.master = static_cast<float*>(memory_.allocate(n * 4, options_.training ? ledger_.masters : ledger_.weights));
       s.weights = s.master;
     } else {
-      s.weights = allocate(n * 2, ledger_.weights);
-      if (options_.training && options_.masters == MasterCodec::kSplit) s.remainder = static_cast<int16_t*>(allocate(n * 2, ledger_.masters));
-      if (options_.training && options_.masters == MasterCodec::kFp32) s.master = static_cast<float*>(allocate(n * 4, ledger_.masters));
+      s.weights = memory_.allocate(n * 2, ledger_.weights);
+      if (options_.training && options_.masters == MasterCodec::kSplit) s.remainder = static_cast<int16_t*>(memory_.allocate(n * 2, ledger_.masters));
+      if (options_.training && options_.masters == MasterCodec::kFp32) s.master = static_cast<float*>(memory_.allocate(n * 4, ledger_.masters));
     }
     if (options_.training) {
-      s.exp_avg = static_cast<float*>(allocate(n * 4, ledger_.moments));
-      s.exp_avg_sq = static_cast<float*>(allocate(n * 4, ledger_.moments));
-      s.gradient = allocate(n * dtype_bytes(options_.gradients), ledger_.gradients);
+      s.exp_avg = static_cast<float*>(memory_.allocate(n * 4, ledger_.moments));
+      s.exp_avg_sq = static_cast<float*>(memory_.allocate(n * 4, ledger_.moments));
+      s.gradient = gradient_slabs.empty() ? memory_.allocate(n * dtype_bytes(options_.gradients), ledger_.gradients)
+                                          : gradient_slabs[states_.size() % gradient_slabs.size()];
     }
     states_.push_back(std::move(s));
   };
   add(*network.embedding, "", nullptr);
-  int64_t largest = 0;
-  for (const auto& l : network.layers) largest = std::max(largest, l->layout().elements);
-  std::vector<void*> slabs;
-  for (int i = 0; i < options.streamed_slots; ++i) slabs.push_back(allocate(largest * dtype_bytes(options.compute_dtype), ledger_.weights));
   for (size_t l = 0; l < network.layers.size(); ++l)
-    add(*network.layers[l], fmt::format("blocks.{}.", l), slabs.empty() ? nullptr : slabs[l % slabs.size()]);
+    add(*network.layers[l], fmt::format("blocks.{}.", l), weight_slabs.empty() ? nullptr : weight_slabs[l % weight_slabs.size()]);
   add(*network.head, "", nullptr);
-}
-
-HostStore::~HostStore() {
-  for (const auto& [p, bytes] : mappings_) munmap(p, static_cast<size_t>(bytes));
-}
-
-void* HostStore::allocate(int64_t bytes, int64_t& category) {
-  constexpr int64_t kPage = 4096;
-  const int64_t size = (bytes + kPage - 1) / kPage * kPage;
-  category += size;
-  if (options_.simulated) {
-    void* p = reinterpret_cast<void*>(next_virtual_);
-    next_virtual_ += static_cast<uintptr_t>(size);
-    return p;
-  }
-  if (size == 0) return nullptr;
-  void* p = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (p == MAP_FAILED)
-    throw Error(fmt::format("out of host memory: {} bytes of model state could not be allocated: {}", size, std::strerror(errno)),
-                "plan-memory prints what the run needs; a smaller state codec or a smaller model fits");
-  mappings_.emplace_back(p, size);
-  return p;
 }
 
 void HostStore::read_master(ThreadPool& pool, int module, int64_t begin, int64_t n, float* out) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/layer.h"
+#include "stream/host_memory.h"
 
 namespace megaslide {
 
@@ -30,6 +31,9 @@ struct HostStoreOptions {
   // Not 0: layer l's weights share slab l mod streamed_slots, which a WeightReader fills just ahead of their upload. For
   // models larger than memory; without training only.
   int streamed_slots = 0;
+  // Not 0: module m's gradient lies in slab m mod gradient_slots, which is free again once its update has run. For updates
+  // that do not wait for the whole backward.
+  int gradient_slots = 0;
 };
 
 // Slabs of layout.elements elements; nullptr where the codec has none.
@@ -51,12 +55,8 @@ struct HostLedger {
 
 class HostStore {
  public:
-  // Throws Error when memory cannot be had. The slabs are zero and already touched, so that a run does not find out
-  // later that memory is short.
+  // Throws Error when memory cannot be had.
   HostStore(const Network& network, const HostStoreOptions& options);
-  ~HostStore();
-  HostStore(const HostStore&) = delete;
-  HostStore& operator=(const HostStore&) = delete;
 
   const HostStoreOptions& options() const { return options_; }
   int modules() const { return static_cast<int>(states_.size()); }
@@ -69,13 +69,10 @@ class HostStore {
   void write_master(ThreadPool& pool, int module, int64_t begin, int64_t n, const float* in);
 
  private:
-  void* allocate(int64_t bytes, int64_t& category);
-
   HostStoreOptions options_;
   std::vector<ModuleState> states_;
   HostLedger ledger_;
-  std::vector<std::pair<void*, int64_t>> mappings_;
-  uintptr_t next_virtual_ = uintptr_t{1} << 45;
+  HostMemory memory_;
 };
 
 // Fills masters and weights from a model directory, tensor by tensor; of a checkpoint its masters, and where the store is

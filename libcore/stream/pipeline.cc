@@ -5,22 +5,10 @@
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/memory/memory.h"
+#include "stream/micro_buffers.h"
 
 namespace megaslide {
 namespace {
-
-// Device addresses of one microbatch, sized for the largest shape.
-struct MicroBuffers {
-  float *latent = nullptr, *timesteps = nullptr, *text = nullptr, *target = nullptr, *loss_weights = nullptr;
-  float *context = nullptr, *time = nullptr, *modulation = nullptr;
-  float *dcontext = nullptr, *dtime = nullptr, *dmodulation = nullptr;
-  float *output = nullptr, *dlatent = nullptr, *dtext = nullptr;
-  float* dtokens = nullptr;
-  int32_t* shots = nullptr;
-  float* displacement = nullptr;
-  void* embedding_saved = nullptr;
-  std::vector<float*> stash;  // inputs of the layers and, last, of the head
-};
 
 // Weights of one module on the device.
 struct Slot {
@@ -45,7 +33,9 @@ struct Pipeline::Impl {
   std::vector<Slot> slots;
   Slot embedding, head;
   std::vector<MicroBuffers> micro;
+  std::unique_ptr<ActivationStash> stash;
   std::vector<BatchShape> shapes;  // of the last train()
+  std::vector<int64_t> inputs;     // elements of a layer's input, of each microbatch of the last train()
   Workspace workspace;
   void *saved = nullptr, *head_saved = nullptr;
   float *recomputed = nullptr, *dout = nullptr, *gradient = nullptr;
@@ -122,60 +112,30 @@ struct Pipeline::Impl {
       for (auto& p : staging) p = take(elements * dtype_bytes(store.options().gradients), "gradient on its way", MemoryCategory::kGradients);
   }
 
-  int64_t latent_count(const BatchShape& s, int64_t channels) const {
-    return s.batch * channels * s.frames * s.height * network.patch_height * s.width * network.patch_width;
-  }
-
-  // Buffers of microbatch `a`. Only the first one is used by predict() and evaluate().
-  MicroBuffers allocate_microbatch(int a) {
-    const int64_t d = network.width;
-    const bool all = a == 0;
-    const auto count = [&](auto&& of_shape) { return largest(of_shape, all); };
-    const int64_t times = count([](const BatchShape& s) { return s.timesteps(); });
-    const int64_t rows = count([](const BatchShape& s) { return s.rows(); }), trained_rows = largest([](const BatchShape& s) { return s.rows(); });
-    const int64_t context = count([](const BatchShape& s) { return s.batch * s.context_rows; });
-    const int64_t out = count([&](const BatchShape& s) { return latent_count(s, network.out_channels); });
-    const int64_t in = count([&](const BatchShape& s) { return latent_count(s, network.in_channels); });
-    MicroBuffers m;
-    m.latent = floats(in, "latent");
-    m.timesteps = floats(times, "timesteps");
-    m.text = floats(context * network.text_width, "text");
-    m.context = floats(context * d, "context");
-    m.time = floats(times * d, "time embedding");
-    m.modulation = floats(times * 6 * d, "modulation");
-    m.output = floats(out, "output");
-    m.embedding_saved = take(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, options.compute_dtype); }),
-                             "embedding saved", MemoryCategory::kActivations);
-    m.target = floats(out, "target");
-    const int64_t frames = count([](const BatchShape& s) { return s.batch * s.frames; });
-    m.loss_weights = floats(frames, "loss weights");
-    m.shots = static_cast<int32_t*>(take(2 * frames * 4, "shots", MemoryCategory::kActivations));
-    if (network.needs_displacement) m.displacement = floats(count([](const BatchShape& s) { return 2 * s.rows() * s.frames; }), "displacement");
-    // A pass without a backward goes to and fro between the first two.
-    const int kept = options.training ? layers + 1 : 2;
-    for (int l = 0; l < kept; ++l) m.stash.push_back(floats((l < 2 ? rows : trained_rows) * d, fmt::format("stash {}", l)));
-    if (options.training) {
-      m.dcontext = floats(context * d, "context gradient");
-      m.dtime = floats(times * d, "time gradient");
-      m.dmodulation = floats(times * 6 * d, "modulation gradient");
-      m.dtokens = floats(trained_rows * d, "token gradient");
-    }
-    if (options.input_gradients) {
-      m.dlatent = floats(in, "latent gradient");
-      m.dtext = floats(context * network.text_width, "text gradient");
-    }
-    return m;
+  void allocate_stash() {
+    const auto rows = [](const BatchShape& s) { return s.rows(); };
+    ActivationStash::Sizes sizes{.elements_to_pass = largest(rows, true) * network.width};
+    sizes.layers = 1;
+    if (options.training) sizes = {layers, options.max_microbatches, largest(rows) * network.width, sizes.elements_to_pass};
+    stash = std::make_unique<ActivationStash>(device, options.training ? options.stash : StashOptions{}, sizes, store.options().simulated,
+                                              [&](int64_t n, const char* name) { return floats(n, name); });
   }
 
   void allocate_activations() {
     const auto dt = options.compute_dtype;
-    for (int a = 0; a < options.max_microbatches; ++a) micro.push_back(allocate_microbatch(a));
+    // Only the first microbatch's are used by predict() and evaluate().
+    MicroBufferNeeds needs{options.shapes, options.predict_shapes, dt, options.training, options.input_gradients};
+    for (int a = 0; a < options.max_microbatches; ++a, needs.passed = {})
+      micro.push_back(make_micro_buffers(network, needs, [&](int64_t bytes, std::string_view name) {
+        return take(bytes, name, MemoryCategory::kActivations);
+      }));
+    allocate_stash();
     loss_device = static_cast<double*>(take(8 * options.max_microbatches, "loss", MemoryCategory::kOther));
     head_saved = take(largest([&](const BatchShape& s) { return network.head->saved_bytes(s, dt); }, true), "head saved",
                       MemoryCategory::kActivations);
     losses.assign(static_cast<size_t>(options.max_microbatches), 0);
     if (!options.training) return;
-    dout = floats(largest([&](const BatchShape& s) { return latent_count(s, network.out_channels); }), "output gradient");
+    dout = floats(largest([&](const BatchShape& s) { return latent_elements(network, s, network.out_channels); }), "output gradient");
     recomputed = floats(largest([](const BatchShape& s) { return s.rows(); }) * network.width, "recomputed output");
     int64_t bytes = 0;
     for (const auto& l : network.layers) bytes = std::max(bytes, largest([&](const BatchShape& s) { return l->saved_bytes(s, dt); }));
@@ -235,10 +195,10 @@ struct Pipeline::Impl {
   }
 
   Slot& slot_of(int layer) { return slots[static_cast<size_t>(layer) % slots.size()]; }
-  // The forward keeps its last S layers for the backward, so those are packed for both at once.
-  void load_layer(int layer, bool backward) {
-    if (layer < 0 || layer >= layers) return;
-    load(slot_of(layer), 1 + layer, backward || layer + static_cast<int>(slots.size()) >= layers);
+  // A forward through layers below `end` leaves its last S of them for the backward, so those are packed for both at once.
+  void load_layer(int layer, bool backward, int end) {
+    if (layer < 0 || layer >= end) return;
+    load(slot_of(layer), 1 + layer, backward || layer + static_cast<int>(slots.size()) >= end);
   }
 
   LayerCall call(const Slot& slot, const BatchShape& shape) {
@@ -261,15 +221,36 @@ struct Pipeline::Impl {
       const MicroBatch& b = batches[a];
       const MicroBuffers& m = micro[a];
       auto up = [&](void* dst, const void* src, int64_t n) { device.copy(s, dst, src, n * 4, CopyKind::kUpload, "upload inputs"); };
-      up(m.latent, b.latent, latent_count(b.shape, network.in_channels));
+      up(m.latent, b.latent, latent_elements(network, b.shape, network.in_channels));
       up(m.timesteps, b.timesteps, b.shape.timesteps());
       up(m.text, b.text, b.shape.batch * b.shape.context_rows * network.text_width);
-      if (b.target) up(m.target, b.target, latent_count(b.shape, network.out_channels));
+      if (b.target) up(m.target, b.target, latent_elements(network, b.shape, network.out_channels));
       if (network.needs_displacement) up(m.displacement, b.displacement, 2 * b.shape.rows() * b.shape.frames);
       if (b.shots) up(m.shots, b.shots, 2 * b.shape.batch * b.shape.frames);
       if (b.target && b.loss_weights) up(m.loss_weights, b.loss_weights, b.shape.batch * b.shape.frames);
     }
     return device.record(s);
+  }
+
+  // Layer l of all microbatches, from `input` to `output`; the layer after it is uploaded meanwhile, if it is below `end`.
+  template <class In, class Out>
+  void forward_layer(std::span<const MicroBatch> batches, int l, int end, In&& input, Out&& output) {
+    load_layer(l, false, end);
+    load_layer(l + 1, false, end);
+    Slot& slot = slot_of(l);
+    device.wait(device.compute(), slot.ready);
+    for (size_t a = 0; a < batches.size(); ++a) {
+      MicroBuffers& m = micro[a];
+      network.layers[static_cast<size_t>(l)]->forward(layer_call(slot, batches[a], m), {m.context, m.modulation, nullptr, nullptr},
+                                                      input(static_cast<int>(a)), output(static_cast<int>(a)), nullptr);
+    }
+    slot.released = device.record(device.compute());
+  }
+  // With all inputs in the stash.
+  void forward_layer(std::span<const MicroBatch> batches, int l, int end) {
+    stash->before_write(l + 1);
+    forward_layer(batches, l, end, [&](int a) { return stash->at(a, l); }, [&](int a) { return stash->at(a, l + 1); });
+    stash->written(l + 1, inputs);
   }
 
   // Up to the tokens that the head reads, and the head's weights. keep: the layers' inputs stay for the backward.
@@ -282,37 +263,29 @@ struct Pipeline::Impl {
                           "train on a cache with data.displacement, or set model.dsa.offsets=net+motion");
     }
     device.set_phase("inputs");
-    const Event inputs = upload_inputs(batches);
+    const Event inputs_here = upload_inputs(batches);
     load(embedding, 0, true);
-    load_layer(0, false);
-    device.wait(c, inputs);
+    load_layer(0, false, layers);
+    device.wait(c, inputs_here);
     device.wait(c, embedding.ready);
     device.set_phase("forward embedding");
+    if (keep) stash->before_write(0);
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro[a];
-      network.embedding->forward(call(embedding, batches[a].shape), m.latent, m.timesteps, m.text, m.stash[0], m.context, m.time,
-                                 m.modulation, m.embedding_saved);
+      network.embedding->forward(call(embedding, batches[a].shape), m.latent, m.timesteps, m.text, stash->at(static_cast<int>(a), 0), m.context,
+                                 m.time, m.modulation, m.embedding_saved);
     }
+    if (keep) stash->written(0, inputs);
     for (int l = 0; l < layers; ++l) {
       device.set_phase(fmt::format("forward {}", l));
-      load_layer(l + 1, false);
-      Slot& slot = slot_of(l);
-      device.wait(c, slot.ready);
-      for (size_t a = 0; a < batches.size(); ++a) {
-        MicroBuffers& m = micro[a];
-        const size_t in = keep ? static_cast<size_t>(l) : static_cast<size_t>(l % 2), out = keep ? in + 1 : 1 - in;
-        network.layers[static_cast<size_t>(l)]->forward(layer_call(slot, batches[a], m), {m.context, m.modulation, nullptr, nullptr},
-                                                        m.stash[in], m.stash[out], nullptr);
-      }
-      slot.released = device.record(c);
+      if (keep) forward_layer(batches, l, layers);
+      else forward_layer(batches, l, layers, [&](int) { return stash->pass(l % 2); }, [&](int) { return stash->pass(1 - l % 2); });
     }
     device.set_phase("head");
     load(head, layers + 1, true);
     device.wait(c, head.ready);
     device.wait(c, results_sent);  // the head and the loss overwrite what the pass before returned
   }
-
-  const float* last_tokens(const MicroBuffers& m, bool kept) const { return m.stash[static_cast<size_t>(kept ? layers : layers % 2)]; }
 
   void measure_loss(const MicroBatch& b, const MicroBuffers& m, double* loss, float* gradient_out, float scale) {
     const BatchShape& s = b.shape;
@@ -324,8 +297,8 @@ struct Pipeline::Impl {
     forward({&batch, 1}, false);
     Stream& d = device.download();
     MicroBuffers& m = micro[0];
-    network.head->forward(call(head, batch.shape), last_tokens(m, false), m.time, m.output, head_saved);
-    const int64_t n = latent_count(batch.shape, network.out_channels);
+    network.head->forward(call(head, batch.shape), stash->pass(layers % 2), m.time, m.output, head_saved);
+    const int64_t n = latent_elements(network, batch.shape, network.out_channels);
     if (loss) measure_loss(batch, m, loss_device, nullptr, 1.0f);
     release_residents();
     device.wait(d, inputs_released);
@@ -347,8 +320,10 @@ struct Pipeline::Impl {
     const int64_t n = module(index).layout().elements;
     const DType dtype = store.options().gradients;
     void* host = store.module(index).gradient;
+    const Event free = hooks.before_gradient ? hooks.before_gradient(index) : Event{};
     Event done;
     if (device.shares_host_memory()) {
+      device.wait(c, free);
       cast_operand(c, host, gradient, n, dtype);
       done = device.record(c);
     } else {
@@ -356,6 +331,7 @@ struct Pipeline::Impl {
       device.wait(c, staging_free[k]);
       cast_operand(c, staging[k], gradient, n, dtype);
       device.wait(d, device.record(c));
+      device.wait(d, free);
       device.copy(d, host, staging[k], n * dtype_bytes(dtype), CopyKind::kDownload, "download gradient");
       done = staging_free[k] = device.record(d);
     }
@@ -372,9 +348,9 @@ struct Pipeline::Impl {
       fill_zero(c, m.dcontext, s.batch * s.context_rows * d * 4);
       fill_zero(c, m.dtime, s.timesteps() * d * 4);
       fill_zero(c, m.dmodulation, s.timesteps() * 6 * d * 4);
-      network.head->forward(call(head, s), last_tokens(m, true), m.time, m.output, head_saved);
+      network.head->forward(call(head, s), stash->at(static_cast<int>(a), layers), m.time, m.output, head_saved);
       measure_loss(batches[a], m, loss_device + a, dout, 1.0f / static_cast<float>(batches.size()));
-      network.head->backward(call(head, s), last_tokens(m, true), m.time, head_saved, dout, m.dtokens, m.dtime, gradient);
+      network.head->backward(call(head, s), stash->at(static_cast<int>(a), layers), m.time, head_saved, dout, m.dtokens, m.dtime, gradient);
     }
     Stream& down = device.download();
     device.wait(down, device.record(c));
@@ -383,33 +359,60 @@ struct Pipeline::Impl {
     send_gradient(layers + 1);
   }
 
-  void backward_layer(std::span<const MicroBatch> batches, int l) {
+  // `next`: the layer that comes after this one, to be differentiated, or the first one of layers that are computed again.
+  void backward_layer(std::span<const MicroBatch> batches, int l, int next, bool next_backward) {
     Stream& c = device.compute();
     device.set_phase(fmt::format("backward {}", l));
-    load_layer(l, true);
-    load_layer(l - 1, true);
+    load_layer(l, true, layers);
+    stash->fetch(l, inputs);
     Slot& slot = slot_of(l);
     device.wait(c, slot.ready);
+    stash->wait(l);
     clear_gradient(1 + l);
     const Layer& layer = *network.layers[static_cast<size_t>(l)];
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro[a];
+      const float* input = stash->at(static_cast<int>(a), l);
       const LayerCall with = layer_call(slot, batches[a], m);
       const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
-      layer.forward(with, conditioning, m.stash[static_cast<size_t>(l)], recomputed, saved);
-      layer.backward(with, conditioning, m.stash[static_cast<size_t>(l)], saved, m.dtokens, m.dtokens, gradient);
+      layer.forward(with, conditioning, input, recomputed, saved);
+      layer.backward(with, conditioning, input, saved, m.dtokens, m.dtokens, gradient);
     }
     slot.released = device.record(c);
+    stash->release(l);
+    // They may take the places of this layer's.
+    load_layer(next, next_backward, next_backward ? layers : l);
+    stash->fetch(next, inputs);
     send_gradient(1 + l);
+  }
+
+  void backward_layers(std::span<const MicroBatch> batches) {
+    for (int end = layers; end > 0; end = stash->segment_begin(end - 1)) {
+      const int begin = stash->segment_begin(end - 1), before = begin > 0 ? stash->segment_begin(begin - 1) : -1;
+      // The inputs of the last segment are those that the forward computed last.
+      for (int l = begin; end < layers && l < end - 1; ++l) {
+        device.set_phase(fmt::format("again {}", l));
+        stash->fetch(l, inputs);
+        stash->wait(l);
+        forward_layer(batches, l, end);
+      }
+      for (int l = end - 1; l > begin; --l) backward_layer(batches, l, l - 1, true);
+      backward_layer(batches, begin, before, before == begin - 1);
+    }
   }
 
   Event train(std::span<const MicroBatch> batches) {
     MS_CHECK(options.training && !batches.empty() && batches.size() <= micro.size());
     shapes.clear();
-    for (const auto& b : batches) shapes.push_back(b.shape);
+    inputs.clear();
+    for (const auto& b : batches) {
+      shapes.push_back(b.shape);
+      inputs.push_back(b.shape.rows() * network.width);
+    }
     forward(batches, true);
     head_and_loss(batches);
-    for (int l = layers - 1; l >= 0; --l) backward_layer(batches, l);
+    stash->release(layers);
+    backward_layers(batches);
     device.set_phase("backward embedding");
     clear_gradient(0);
     for (size_t a = 0; a < batches.size(); ++a) {
@@ -438,10 +441,12 @@ Pipeline::Pipeline(Device& device, const Network& network, HostStore& store, Pip
 Pipeline::~Pipeline() = default;
 
 Event Pipeline::train(std::span<const MicroBatch> batches) { return impl_->train(batches); }
+Event Pipeline::losses_ready() const { return impl_->results_sent; }
 const double* Pipeline::losses() const { return impl_->losses.data(); }
 Event Pipeline::predict(const MicroBatch& batch, float* out) { return impl_->predict(batch, out, nullptr); }
 Event Pipeline::evaluate(const MicroBatch& batch, double* loss) { return impl_->predict(batch, nullptr, loss); }
 int64_t Pipeline::weight_uploads() const { return impl_->uploads; }
+int64_t Pipeline::host_stash_bytes() const { return impl_->stash->host_bytes(); }
 
 void Pipeline::invalidate_weights() {
   for (auto& s : impl_->slots) s.module = -1;
@@ -450,14 +455,14 @@ void Pipeline::invalidate_weights() {
 
 Event Pipeline::read_output(int microbatch, float* out) {
   const auto a = static_cast<size_t>(microbatch);
-  return impl_->download({{out, impl_->micro[a].output, impl_->latent_count(impl_->shapes[a], impl_->network.out_channels)}});
+  return impl_->download({{out, impl_->micro[a].output, latent_elements(impl_->network, impl_->shapes[a], impl_->network.out_channels)}});
 }
 
 Event Pipeline::read_input_gradients(int microbatch, float* dlatent, float* dtext) {
   const auto a = static_cast<size_t>(microbatch);
   const BatchShape& s = impl_->shapes[a];
   const MicroBuffers& m = impl_->micro[a];
-  return impl_->download({{dlatent, m.dlatent, impl_->latent_count(s, impl_->network.in_channels)},
+  return impl_->download({{dlatent, m.dlatent, latent_elements(impl_->network, s, impl_->network.in_channels)},
                           {dtext, m.dtext, s.batch * s.context_rows * impl_->network.text_width}});
 }
 

@@ -2,8 +2,9 @@
 // sampling and planning (architecture.md "A training step", spec engine.md §2).
 //
 //   forward   for each layer l: [before_upload(l)] → upload into slot l mod S → all microbatches; inputs are stashed
-//   backward  for each layer l, last first: upload (unless still in its slot) → recompute, differentiate all
-//             microbatches → gradients leave over the download stream → gradient_ready(l)
+//   backward  for each segment, last first: its inputs return or are computed again (stream/activation_stash.h); for each
+//             layer l, last first: upload (unless still in its slot) → recompute, differentiate all microbatches →
+//             gradients leave over the download stream → gradient_ready(l)
 //
 // Everything is issued without waiting; order between the streams is by events alone.
 #pragma once
@@ -15,6 +16,7 @@
 #include "device/device.h"
 #include "kernels/loss/loss.h"
 #include "model/layer.h"
+#include "stream/activation_stash.h"
 #include "stream/host_store.h"
 
 namespace megaslide {
@@ -39,6 +41,7 @@ struct PipelineOptions {
   std::vector<BatchShape> shapes;   // every shape that train() may be given, all of it where not `training`: buffers fit the largest
   std::vector<BatchShape> predict_shapes = {};  // further ones of predict() and evaluate(), which need far less
   int max_microbatches = 1;
+  StashOptions stash = {};
   bool input_gradients = false;     // also dlatent and dtext (probe)
   LossTerm loss = {};
 };
@@ -46,9 +49,11 @@ struct PipelineOptions {
 struct PipelineHooks {
   // Queues what must happen before module's weights may be uploaded (its optimizer, its reading from disk); the upload
   // waits for the event. Once `released` has passed, nothing reads what was last uploaded into the same slot.
-  std::function<Event(int module, const Event& released)> before_upload;
+  std::function<Event(int module, const Event& released)> before_upload = {};
+  // The module's gradients may be written once the event has passed; not set: at once.
+  std::function<Event(int module)> before_gradient = {};
   // The module's gradients are whole in host memory once `event` has passed.
-  std::function<void(int module, const Event& event)> gradient_ready;
+  std::function<void(int module, const Event& event)> gradient_ready = {};
 };
 
 class Pipeline {
@@ -63,6 +68,7 @@ class Pipeline {
   // Issues forward, loss and backward of a step. The loss is the mean over all elements of all microbatches, weighted, gradients
   // are those of that mean. Returns the event after which `losses()` holds.
   Event train(std::span<const MicroBatch> batches);
+  Event losses_ready() const;    // during train()'s calls of `gradient_ready`: after this the losses hold
   const double* losses() const;  // of each microbatch of the last train(), its own mean
 
   // Issues a forward pass; `out` (B, Cout, T, h, w) in host memory holds the velocity once the event has passed.
@@ -78,8 +84,11 @@ class Pipeline {
   Event read_output(int microbatch, float* out);
   Event read_input_gradients(int microbatch, float* dlatent, float* dtext);
 
-  // Layers uploaded since construction, embedding and head apart: 2L − S a step and no more.
+  // Layers uploaded since construction, embedding and head apart: with every layer's input kept 2L − S a step and no more,
+  // with segments once more for each layer that is computed again.
   int64_t weight_uploads() const;
+  // Host memory in which inputs of layers wait.
+  int64_t host_stash_bytes() const;
 
  private:
   struct Impl;

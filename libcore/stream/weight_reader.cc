@@ -38,7 +38,7 @@ void read_weights(ModuleState& s, DType compute_dtype, const SafetensorsFile& fi
 }
 
 PipelineHooks WeightReader::hooks() {
-  return {[this](int module, const Event& released) { return read(module, released); }, {}};
+  return {.before_upload = [this](int module, const Event& released) { return read(module, released); }};
 }
 
 Event WeightReader::read(int module, const Event& released) {

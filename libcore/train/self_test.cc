@@ -22,6 +22,7 @@ struct Variant {
   LinkKind link = LinkKind::kEmulated;
   int slots = 2;
   MasterCodec masters = MasterCodec::kSplit;
+  StashOptions stash = {};
   double jitter = 0;
   bool resume = false;
 };
@@ -91,6 +92,7 @@ class Runner {
     pipeline.slots = v.slots;
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
     pipeline.max_microbatches = kMicrobatches;
+    pipeline.stash = v.stash;
     TrainStep step(*device, network_, store, pipeline, {}, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
@@ -141,6 +143,9 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "shared link = emulated link", .threads = n, .link = LinkKind::kShared},
       {.name = "4 slots = 2 slots", .threads = n, .slots = 4},
       {.name = "fp32 masters = split masters", .threads = n, .masters = MasterCodec::kFp32},
+      {.name = "inputs of layers on the host = on the device", .threads = n, .stash = {StashPlace::kHost, 1}},
+      {.name = "segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kDevice, 2}},
+      {.name = "segments on the host = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}},
       {.name = "resumed = uninterrupted", .threads = n, .resume = true},
   };
   for (int i = 0; i < options.jitter_runs; ++i)

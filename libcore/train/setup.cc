@@ -1,6 +1,7 @@
 #include "train/setup.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "train/objective.h"
 
@@ -10,6 +11,27 @@ DType compute_dtype(const RunConfig& run) {
   return run.model.compute_dtype == RunConfig::ComputeDtype::kFp32 ? DType::kF32 : DType::kBF16;
 }
 
+namespace {
+
+ClipMode clip_mode(const RunConfig& run) {
+  switch (run.train.clip) {
+    case RunConfig::Clip::kExact: return ClipMode::kExact;
+    case RunConfig::Clip::kLayer: return ClipMode::kLayer;
+    case RunConfig::Clip::kNone: return ClipMode::kNone;
+  }
+  return ClipMode::kExact;
+}
+
+// The device's memory for inputs of L layers is least, about 2√L of them, with segments of √L.
+StashOptions stash_options(const RunConfig& run, int64_t layers) {
+  const auto& s = run.stream;
+  StashOptions o{s.stash == RunConfig::Stash::kHost ? StashPlace::kHost : StashPlace::kDevice, static_cast<int>(s.segment)};
+  if (s.stash == RunConfig::Stash::kRecompute && s.segment == 1) o.segment = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(layers))));
+  return o;
+}
+
+}  // namespace
+
 HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
   HostStoreOptions o;
   o.compute_dtype = compute_dtype(run);
@@ -17,15 +39,17 @@ HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
   o.masters = run.optimizer.masters == RunConfig::Masters::kFp32 ? MasterCodec::kFp32 : MasterCodec::kSplit;
   o.gradients = run.optimizer.gradients == RunConfig::Gradients::kFp32 ? DType::kF32 : DType::kBF16;
   o.simulated = simulated;
+  o.gradient_slots = gradient_slots(clip_mode(run));
   return o;
 }
 
 OptimizerOptions optimizer_options(const RunConfig& run) {
   return {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay,
-          run.train.clip == RunConfig::Clip::kNone ? 0 : run.train.max_grad_norm};
+          run.train.max_grad_norm, clip_mode(run)};
 }
 
-PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling, int max_microbatches) {
+PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling,
+                                 int max_microbatches) {
   PipelineOptions o;
   o.compute_dtype = compute_dtype(run);
   o.training = true;
@@ -33,6 +57,7 @@ PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> s
   o.shapes = std::move(shapes);
   o.predict_shapes = std::move(sampling);
   o.max_microbatches = max_microbatches;
+  o.stash = stash_options(run, model.layers);
   o.loss = loss_term(run);
   return o;
 }

@@ -11,7 +11,7 @@ DType compute_dtype(const RunConfig& run);
 HostStoreOptions host_store_options(const RunConfig& run, bool simulated);
 OptimizerOptions optimizer_options(const RunConfig& run);
 // `shapes`: those of the data. `sampling`: those of sampling_shapes().
-PipelineOptions pipeline_options(const RunConfig& run, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling, int max_microbatches);
+PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling, int max_microbatches);
 CpuDeviceOptions cpu_device_options(const RunConfig& run, int threads, bool trace);
 SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& machine, bool trace);
 

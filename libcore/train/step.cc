@@ -6,15 +6,25 @@
 #include "kernels/adamw/adamw.h"
 
 namespace megaslide {
+namespace {
+
+float clip_factor(double max_norm, double norm) {
+  return max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+}
+
+}  // namespace
 
 TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, PipelineOptions pipeline, OptimizerOptions optimizer,
                      int64_t updates)
     : device_(device), store_(store), optimizer_(optimizer), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
-      squared_norms_(static_cast<size_t>(store.modules()), 0) {
+      squared_norms_(static_cast<size_t>(store.modules()), 0), slab_free_(static_cast<size_t>(store.options().gradient_slots)) {
+  MS_CHECK(store.options().gradient_slots == gradient_slots(optimizer.clip));
   pipeline.training = true;
-  pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline),
-                                         PipelineHooks{[this](int m, const Event&) { return update(m); },
-                                                       [this](int m, const Event& e) { gradient_ready(m, e); }});
+  PipelineHooks hooks;
+  hooks.gradient_ready = [this](int m, const Event& e) { gradient_ready(m, e); };
+  if (exact()) hooks.before_upload = [this](int m, const Event&) { return update(m); };
+  else hooks.before_gradient = [this](int m) { return slab_free_[static_cast<size_t>(m) % slab_free_.size()]; };
+  pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline), std::move(hooks));
 }
 
 // The pipeline waits for every stream: what is queued there writes into this object, which must still be whole.
@@ -23,6 +33,7 @@ TrainStep::~TrainStep() { pipeline_.reset(); }
 void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate) {
   learning_rate_ = learning_rate;
   microbatches_ = batches.size();
+  alone_ = {};
   pipeline_->invalidate_weights();
   backward_done_ = pipeline_->train(batches);
   device_.host().enqueue("step end", {KernelClass::kHost, 0, 0}, [this] { ended_ = device_.now(); });
@@ -39,6 +50,25 @@ void TrainStep::gradient_ready(int module, const Event& event) {
                [this, &host, module, n, dtype, gradient = s.gradient] {
                  squared_norms_[static_cast<size_t>(module)] = squared_norm(host.pool(), gradient, dtype, n);
                });
+  if (exact()) return;
+  device_.wait(host, pipeline_->losses_ready());
+  enqueue_adamw(module, learning_rate_, updates_ + 1);
+  slab_free_[static_cast<size_t>(module) % slab_free_.size()] = device_.record(host);
+}
+
+bool TrainStep::decide_alone(int module, float& clip) {
+  bool finite = std::isfinite(squared_norms_[static_cast<size_t>(module)]);
+  for (size_t a = 0; a < microbatches_; ++a) finite = finite && std::isfinite(pipeline_->losses()[a]);
+  if (!finite) {
+    ++alone_.skipped;
+    return false;
+  }
+  ++alone_.updated;
+  if (optimizer_.clip == ClipMode::kNone) return true;
+  const double share = optimizer_.max_grad_norm / std::sqrt(static_cast<double>(store_.modules()));
+  clip = clip_factor(share, std::sqrt(squared_norms_[static_cast<size_t>(module)]));
+  alone_.clipped += clip < 1;
+  return true;
 }
 
 StepResult TrainStep::finish() {
@@ -51,12 +81,14 @@ StepResult TrainStep::finish() {
   double sum = 0;
   for (const double s : squared_norms_) sum += s;
   r.grad_norm = std::sqrt(sum);
-  if (!std::isfinite(r.grad_norm) || !std::isfinite(r.loss)) {
-    r.skipped = true;
+  r.skipped = !std::isfinite(r.grad_norm) || !std::isfinite(r.loss);
+  if (!exact()) {
+    r.clipped = alone_.clipped > 0;
+    updates_ += alone_.updated > 0;
     return r;
   }
-  const double max_norm = optimizer_.max_grad_norm;
-  clip_ = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (r.grad_norm + 1e-6))) : 1.0f;
+  if (r.skipped) return r;
+  clip_ = clip_factor(optimizer_.max_grad_norm, r.grad_norm);
   r.clipped = clip_ < 1;
   ++updates_;
   pending_rate_ = learning_rate_;
@@ -67,6 +99,11 @@ StepResult TrainStep::finish() {
 Event TrainStep::update(int module) {
   if (!due_[static_cast<size_t>(module)]) return {};
   due_[static_cast<size_t>(module)] = false;
+  enqueue_adamw(module, pending_rate_, updates_);
+  return device_.record(device_.host());
+}
+
+void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) {
   Stream& host = device_.host();
   ModuleState& s = store_.module(module);
   const int64_t n = s.module->layout().elements;
@@ -77,14 +114,15 @@ Event TrainStep::update(int module) {
   step.beta1 = optimizer_.beta1;
   step.beta2 = optimizer_.beta2;
   step.eps = optimizer_.eps;
-  step.step = updates_;
+  step.step = number;
   step.clip = clip_;
-  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, rate = pending_rate_] {
+  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module, learning_rate]() mutable {
+    if (!exact() && !decide_alone(module, step.clip)) return;
     const auto& params = s.module->params();
     const ParamLayout& layout = s.module->layout();
     for (size_t i = 0; i < params.size(); ++i) {
       AdamWStep p = step;
-      p.learning_rate = rate * params[i].learning_rate_scale;
+      p.learning_rate = learning_rate * params[i].learning_rate_scale;
       p.weight_decay = params[i].decay ? optimizer_.weight_decay : 0;
       const int64_t at = layout.offset[i], count = element_count(params[i].shape);
       const DType dtype = store_.options().gradients;
@@ -94,7 +132,6 @@ Event TrainStep::update(int module) {
       else adamw_update_fp32(host.pool(), s.master + at, w, s.exp_avg + at, s.exp_avg_sq + at, g, dtype, count, p);
     }
   });
-  return device_.record(host);
 }
 
 void TrainStep::drain() {

@@ -1,5 +1,8 @@
-// One training step: the pipeline's forward and backward, the exact global norm, and the optimizer of layer l under the
-// next step's forward, just ahead of its upload (spec engine.md §2).
+// One training step: the pipeline's forward and backward, the norm of the gradients, and the optimizer (spec engine.md §2).
+//
+// By the exact global norm the optimizer of layer l waits for the whole backward and runs under the next step's forward,
+// just ahead of its upload; the gradients of all layers are kept until then. Where each layer is clipped by its own norm, or
+// none is, its optimizer runs under the backward at once, and a few layers' gradients are all that is kept.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,16 +13,28 @@
 
 namespace megaslide {
 
+enum class ClipMode {
+  kExact,  // by the norm of all gradients
+  kLayer,  // each module by its own norm, to max_grad_norm/√modules, so that the whole norm stays within max_grad_norm
+  kNone,
+};
+
 struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
-  double max_grad_norm = 1.0;  // 0: no clipping; the norm is still computed
+  double max_grad_norm = 1.0;
+  ClipMode clip = ClipMode::kExact;
 };
+
+// Gradient slabs of a run (HostStoreOptions::gradient_slots): one is filled, one is on its way, one is used.
+constexpr int gradient_slots(ClipMode clip) { return clip == ClipMode::kExact ? 0 : 3; }
 
 struct StepResult {
   double loss = 0;       // mean over microbatches
   double grad_norm = 0;  // before clipping
   bool clipped = false;
-  bool skipped = false;  // loss or gradients were not finite: the state is untouched
+  // Loss or gradients were not finite: the state is untouched. Without the exact norm each module whose own gradients are
+  // not finite is, and those whose optimizer had already run are updated.
+  bool skipped = false;
   double ended = 0;      // when the device had done it all, on the device's clock; 0 on sim
 };
 
@@ -47,6 +62,10 @@ class TrainStep {
  private:
   Event update(int module);
   void gradient_ready(int module, const Event& event);
+  void enqueue_adamw(int module, double learning_rate, int64_t step);
+  // On the host stream: whether a module may be updated by its own gradients alone, and by which factor on them.
+  bool decide_alone(int module, float& clip);
+  bool exact() const { return optimizer_.clip == ClipMode::kExact; }
 
   Device& device_;
   HostStore& store_;
@@ -60,6 +79,11 @@ class TrainStep {
   std::vector<bool> due_;
   std::vector<double> squared_norms_;
   Event norms_done_, backward_done_;
+  // Without the exact norm: what the modules of this step decided, and when their gradients' slabs are free again.
+  struct Alone {
+    int updated = 0, clipped = 0, skipped = 0;
+  } alone_;
+  std::vector<Event> slab_free_;
 };
 
 }  // namespace megaslide

@@ -94,7 +94,7 @@ class Trainer {
     fill_manifest();
     step_ = std::make_unique<TrainStep>(
         *device_, network_, store_,
-        pipeline_options(run_, data_->shapes(), sampling_shapes(run_, config_, network_), data_->max_microbatches()), optimizer_options(run_),
+        pipeline_options(run_, config_, data_->shapes(), sampling_shapes(run_, config_, network_), data_->max_microbatches()), optimizer_options(run_),
         state_.updates);
     metrics_ = std::make_unique<MetricsWriter>(run_.output.output_dir, state_.step);
   }

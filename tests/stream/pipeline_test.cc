@@ -40,6 +40,7 @@ struct Settings {
   int steps = 4, slots = 2, microbatches = 2;
   DType compute_dtype = DType::kBF16, gradients = DType::kBF16;
   double update_seconds = 0;  // how long the optimizer of a module takes
+  StashOptions stash = {};
 };
 
 std::string train(Device& device, const Settings& run, std::vector<double>* losses = nullptr, int64_t* uploads = nullptr) {
@@ -78,9 +79,10 @@ std::string train(Device& device, const Settings& run, std::vector<double>* loss
   o.slots = run.slots;
   o.shapes = {Inputs(0).shape};
   o.max_microbatches = run.microbatches;
+  o.stash = run.stash;
   // Until the end of the run: where an edge is missing a step may be read after its last event.
   std::list<std::vector<Inputs>> kept;
-  Pipeline pipeline(device, network, store, o, {update, arrived});
+  Pipeline pipeline(device, network, store, o, {.before_upload = update, .gradient_ready = arrived});
   for (int step = 0; step < run.steps; ++step) {
     std::vector<Inputs>& inputs = kept.emplace_back();
     for (int a = 0; a < run.microbatches; ++a) inputs.emplace_back(step * 10 + a);
@@ -160,6 +162,58 @@ TEST(Pipeline, SameBitsWhateverTheSchedule) {
   EXPECT_EQ(train({.threads = 2, .link = LinkKind::kEmulated}, more_slots), expected);
 }
 
+TEST(Pipeline, SameBitsWhereverInputsWait) {
+  Settings run;
+  const std::string expected = train({.threads = 1, .async = false}, run);
+  for (const StashPlace place : {StashPlace::kDevice, StashPlace::kHost})
+    for (const int segment : {1, 2, 3, 4, kLayers, kLayers + 3})
+      for (const int slots : {2, 3}) {
+        run.stash = {place, segment};
+        run.slots = slots;
+        EXPECT_EQ(train({.threads = 1, .async = false}, run), expected) << segment;
+        EXPECT_EQ(train({.threads = 2, .link = LinkKind::kEmulated, .jitter = 3e-4}, run), expected) << segment;
+        EXPECT_EQ(train({.threads = 2, .link = LinkKind::kShared, .jitter = 3e-4}, run), expected) << segment;
+      }
+}
+
+// Of five layers: kept on the device are inputs 0, k, 2k … up to that of the head, and k − 1 of a segment.
+TEST(Pipeline, SegmentsAndTheHostSpareTheDevice) {
+  const Inputs in(0);
+  const auto plan = [&](const StashOptions& stash) {
+    const auto sim = make_sim_device({});
+    const Network network = testing::toy_network(kWidth, kLayers);
+    HostStore store(network, {DType::kBF16, true, MasterCodec::kSplit, DType::kBF16, true});
+    PipelineOptions o;
+    o.training = true;
+    o.shapes = {in.shape};
+    o.stash = stash;
+    Pipeline pipeline(*sim, network, store, o);
+    return std::pair{sim->memory().peak, pipeline.host_stash_bytes()};
+  };
+  const int64_t input = in.shape.rows() * kWidth * 4;
+  ASSERT_EQ(input % 256, 0);
+  const auto all = plan({});
+  EXPECT_EQ(all.second, 0);
+  for (const auto& [segment, places] : {std::pair{2, 3 + 1}, {3, 2 + 2}, {5, 2 + 4}}) {
+    EXPECT_EQ(all.first - plan({StashPlace::kDevice, segment}).first, (kLayers + 1 - places) * input) << segment;
+    EXPECT_EQ(all.first - plan({StashPlace::kHost, segment}).first, (kLayers + 1 - 2 - (segment - 1)) * input) << segment;
+  }
+  const auto host = plan({StashPlace::kHost, 1});
+  EXPECT_EQ(all.first - host.first, (kLayers + 1 - 2) * input);
+  const int64_t pages = (input + 4095) / 4096 * 4096;
+  EXPECT_EQ(host.second, (kLayers + 1 - 2) * pages) << "the last two are still on the device when they are needed";
+}
+
+// With two slots a segment of three layers, 0 1 2, is uploaded as 0 1 2 0: layers 1 and 2 are still there for the backward.
+TEST(Pipeline, SegmentsLongerThanTheSlotsAreUploadedAgain) {
+  for (const auto& [segment, uploads] : {std::pair{1, 8}, {2, 8}, {3, 9}, {5, 8}}) {
+    const auto device = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated});
+    int64_t counted = 0;
+    train(*device, {.steps = 3, .stash = {StashPlace::kDevice, segment}}, nullptr, &counted);
+    EXPECT_EQ(counted, 3 * uploads) << segment;
+  }
+}
+
 TEST(Pipeline, UploadsEachLayerTwiceLessTheOnesStillInTheirSlots) {
   for (const int slots : {2, 3, 5}) {
     const auto device = make_cpu_device({.threads = 1, .link = LinkKind::kEmulated});
@@ -179,6 +233,7 @@ TEST(Pipeline, EveryEdgeIsNeeded) {
     const char* what;
     int slots = 2;
     double bandwidth = 0, update_seconds = 0;
+    StashOptions stash = {};
   };
   for (const Case& c : {Case{{kUpload, kHost}, "upload before its optimizer", 2, 0, 4e-3},
                         Case{{kUpload, kCompute}, "upload into a slot that is still read"},
@@ -186,8 +241,12 @@ TEST(Pipeline, EveryEdgeIsNeeded) {
                         Case{{kDownload, kCompute}, "download before the conversion"},
                         // Only a slow link falls two gradients behind; with every layer in a slot no upload slows the rest.
                         Case{{kCompute, kDownload}, "conversion over a buffer that is still leaving", kLayers, 1e5},
-                        Case{{kHost, kDownload}, "norm before its download"}}) {
-    const Settings run{.steps = 4, .slots = c.slots, .update_seconds = c.update_seconds};
+                        Case{{kHost, kDownload}, "norm before its download"},
+                        Case{{kDownload, kCompute}, "input that leaves before it is there", kLayers, 0, 0, {StashPlace::kHost, 1}},
+                        Case{{kCompute, kDownload}, "input over one that is still leaving", kLayers, 1e6, 0, {StashPlace::kHost, 1}},
+                        Case{{kUpload, kCompute}, "input that returns over one that is still read", kLayers, 0, 0, {StashPlace::kHost, 1}},
+                        Case{{kCompute, kUpload}, "input before its return", kLayers, 1e6, 0, {StashPlace::kHost, 1}}}) {
+    const Settings run{.steps = 4, .slots = c.slots, .update_seconds = c.update_seconds, .stash = c.stash};
     const std::string expected = train({.threads = 1}, run);
     bool noticed = false;
     for (int attempt = 0; attempt < 10 && !noticed; ++attempt) {
