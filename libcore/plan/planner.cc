@@ -10,6 +10,7 @@
 #include "io/open_model.h"
 #include "kernels/tile/unit.h"
 #include "model/wan.h"
+#include "plan/simulate.h"
 #include "train/checkpoint.h"
 #include "train/flops.h"
 #include "train/metrics.h"
@@ -29,23 +30,12 @@ int64_t runtime_bytes(const PlanRequest& r) {
   return kRuntimeBytes + (tiles ? 0 : kGeneratedCodeBytes);
 }
 
-// The program's own memory at its start is part of the host's total. It differs by 4 MiB between plan-memory and finetune,
-// and by 0.5 MiB from start to start: a host budget that is proposed has to hold for the other program, the next time.
-constexpr int64_t kStartSlack = int64_t{8} << 20;
-
 // Inputs that a sim device never reads.
 MicroBatch unread_batch(const BatchShape& shape) {
   const auto* p = reinterpret_cast<const float*>(uintptr_t{1} << 47);
   MicroBatch b{shape, p, p, p, p};
   b.displacement = p;
   return b;
-}
-
-// The shape whose step is longest stands for the run. Samples are no part of a step.
-BatchShape longest(const PlanRequest& r) {
-  return *std::max_element(r.shapes.begin(), r.shapes.end(), [&](const BatchShape& a, const BatchShape& b) {
-    return forward_flops(r.model, a) < forward_flops(r.model, b);
-  });
 }
 
 int64_t category(const MemoryReport& m, MemoryCategory c) { return m.peak_by_category[static_cast<size_t>(c)]; }
@@ -75,6 +65,17 @@ void fill_limits(Plan& p, const PlanRequest& r) {
   if (r.machine.disk_bytes && disk > r.machine.disk_bytes)
     p.misfits.push_back(misfit("disk, for checkpoints", disk, r.machine.disk_bytes));
 }
+
+}  // namespace
+
+// Samples are no part of a step.
+BatchShape longest(const PlanRequest& r) {
+  return *std::max_element(r.shapes.begin(), r.shapes.end(), [&](const BatchShape& a, const BatchShape& b) {
+    return forward_flops(r.model, a) < forward_flops(r.model, b);
+  });
+}
+
+bool surely_fits(const Plan& p) { return p.fits() && (!p.host_limit || p.host.total() + kStartSlack <= p.host_limit); }
 
 // Two simulated steps bring the pipeline to its steady state; the third is measured.
 Plan simulate(const PlanRequest& r, StopToken stop) {
@@ -126,146 +127,10 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   return p;
 }
 
-// As a remedy has to fit: also at the next start.
-bool surely_fits(const Plan& p) { return p.fits() && (!p.host_limit || p.host.total() + kStartSlack <= p.host_limit); }
-
-// A change that may make a run fit. `apply` returns false where it changes nothing.
-struct Change {
-  std::string text;
-  bool (*apply)(PlanRequest&);
-};
-
-void one_clip_a_batch(PlanRequest& r) {
-  std::vector<BatchShape> shapes;
-  for (BatchShape s : r.shapes) {
-    s.batch = 1;
-    if (std::find(shapes.begin(), shapes.end(), s) == shapes.end()) shapes.push_back(s);
-  }
-  r.shapes = shapes;
-}
-bool smaller_batch(PlanRequest& r) {
-  if (r.run.data.batch_size == 1) return false;
-  r.run.data.batch_size = 1;
-  one_clip_a_batch(r);
-  return true;
-}
-bool fewer_tokens(PlanRequest& r) {
-  if (r.run.data.batch_tokens <= 1) return false;
-  r.run.data.batch_tokens = 1;
-  one_clip_a_batch(r);
-  return true;
-}
-bool bf16_gradients(PlanRequest& r) {
-  return std::exchange(r.run.optimizer.gradients, RunConfig::Gradients::kBf16) != RunConfig::Gradients::kBf16;
-}
-bool split_masters(PlanRequest& r) {
-  return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kSplit) != RunConfig::Masters::kSplit;
-}
-bool bf16_compute(PlanRequest& r) {
-  return std::exchange(r.run.model.compute_dtype, RunConfig::ComputeDtype::kBf16) != RunConfig::ComputeDtype::kBf16;
-}
-bool recomputed_segments(PlanRequest& r) {
-  r.run.stream.segment = 1;
-  return std::exchange(r.run.stream.stash, RunConfig::Stash::kRecompute) != RunConfig::Stash::kRecompute;
-}
-bool stash_on_host(PlanRequest& r) {
-  r.run.stream.segment = 1;
-  return std::exchange(r.run.stream.stash, RunConfig::Stash::kHost) != RunConfig::Stash::kHost;
-}
-bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
-bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
-bool no_accumulation(PlanRequest& r) {
-  r.run.train.gradient_accumulation_steps = 1;
-  return std::exchange(r.max_microbatches, 1) != 1;
-}
-
-std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop) {
-  const Change changes[] = {
-      {"stream.slots=2", two_slots},
-      {"stream.stash=host", stash_on_host},
-      {"stream.stash=recompute", recomputed_segments},
-      {"optimizer.masters=split", split_masters},
-      {"optimizer.gradients=bf16", bf16_gradients},
-      {"train.clip=layer", clip_by_layer},
-      {"model.compute_dtype=bf16", bf16_compute},
-      {"data.batch_size=1", smaller_batch},
-      {"data.batch_tokens=1", fewer_tokens},
-      {"train.gradient_accumulation_steps=1", no_accumulation},
-  };
-  struct Found {
-    std::string text;
-    double seconds;
-  };
-  std::vector<Found> found;
-  PlanRequest all = request;
-  std::string together;
-  int applied = 0;
-  for (const Change& c : changes) {
-    PlanRequest alone = request;
-    if (!c.apply(alone)) continue;
-    if (const Plan p = simulate(alone, stop); surely_fits(p)) found.push_back({"--set " + c.text, p.step_seconds});
-    c.apply(all);
-    together += (together.empty() ? "--set " : " --set ") + c.text;
-    ++applied;
-  }
-  if (found.empty() && applied > 1)
-    if (const Plan p = simulate(all, stop); surely_fits(p)) found.push_back({together, p.step_seconds});
-  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
-  std::vector<std::string> remedies;
-  for (const auto& f : found) remedies.push_back(f.text);
-  // The limits themselves, where the run set them and the machine has more.
-  std::string raised;
-  size_t settled = 0;
-  const auto raise = [&](const char* key, int64_t set, int64_t machine, int64_t needed, int64_t slack) {
-    if (!set || needed <= set || (machine && needed > machine)) return;
-    const int64_t budget = machine ? std::min(machine, needed + slack) : needed + slack;
-    raised += fmt::format("{}--set {}={}", raised.empty() ? "" : " ", key, budget);
-    ++settled;
-  };
-  raise("stream.device_budget", request.run.stream.device_budget, request.machine.device_memory, plan.device.peak, 0);
-  raise("stream.host_budget", request.run.stream.host_budget, request.machine.host_memory, plan.host.total(), kStartSlack);
-  if (!raised.empty() && settled == plan.misfits.size()) remedies.push_back(raised);
-  return remedies;
-}
-
-// The largest grids of fewer frames, or of smaller pictures, that fit: a hint for encoding the clips again.
-std::vector<std::string> smaller_clips(const PlanRequest& request, StopToken stop) {
-  const auto fits = [&](auto&& shrink) {
-    PlanRequest r = request;
-    for (auto& s : r.shapes) shrink(s);
-    return surely_fits(simulate(r, stop));
-  };
-  const BatchShape largest = longest(request);
-  std::vector<std::string> remedies;
-  int64_t low = 0, high = largest.frames;  // low fits, high does not
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (fits([&](BatchShape& s) { s.frames = std::min(s.frames, middle); }) ? low : high) = middle;
-  }
-  if (low > 0) remedies.push_back(fmt::format("--num-frames {} (encode-clips, and then train on that cache)", (low - 1) * request.model.temporal_stride() + 1));
-  const int64_t unit = 2 * request.model.spatial_stride();
-  for (int divisor = 2; divisor <= 8; divisor *= 2) {
-    const int64_t h = largest.height / divisor, w = largest.width / divisor;
-    if (h < 1 || w < 1) break;
-    if (!fits([&](BatchShape& s) { s.height = std::min(s.height, h), s.width = std::min(s.width, w); })) continue;
-    remedies.push_back(fmt::format("--size {}x{} (encode-clips, and then train on that cache)", w * unit, h * unit));
-    break;
-  }
-  // Neither alone: single pictures, halved until they fit.
-  for (int64_t h = largest.height, w = largest.width; remedies.empty() && h >= 1 && w >= 1; h /= 2, w /= 2) {
-    if (!fits([&](BatchShape& s) { s.frames = 1, s.height = std::min(s.height, h), s.width = std::min(s.width, w); })) continue;
-    remedies.push_back(fmt::format("--num-frames 1 --size {}x{} (encode-clips, and then train on that cache)", w * unit, h * unit));
-  }
-  return remedies;
-}
-
-}  // namespace
-
 Plan make_plan(const PlanRequest& request, StopToken stop) {
   Plan plan = simulate(request, stop);
   if (plan.fits()) return plan;
   plan.remedies = find_remedies(request, plan, stop);
-  for (auto& remedy : smaller_clips(request, stop)) plan.remedies.push_back(std::move(remedy));
   return plan;
 }
 

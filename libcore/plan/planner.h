@@ -49,7 +49,7 @@ struct Plan {
   PlanWaits waits;
   int64_t device_limit = 0, host_limit = 0;  // bytes; 0: none known
   std::vector<std::string> misfits;          // one line a limit that is passed
-  std::vector<std::string> remedies;         // settings that make it fit, cheapest in step time first
+  std::vector<std::string> remedies;         // what makes it fit: settings, cheapest in step time first, then smaller clips
   bool fits() const { return misfits.empty(); }
   std::vector<TraceSpan> trace;
   std::vector<std::string> phases;

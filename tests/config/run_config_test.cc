@@ -266,7 +266,7 @@ TEST(Configs, RunsOfThePublishedModels) {
 
 TEST(MachineConfig, EveryPresetLoadsAndReadsBack) {
   set_config_directories({MEGASLIDE_SOURCE_DIR "/configs"});
-  ASSERT_EQ(preset_names("machines").size(), 3u);
+  ASSERT_EQ(preset_names("machines").size(), 6u);
   for (const std::string& name : preset_names("machines")) {
     const MachineConfig c = load_machine_config(name);
     EXPECT_EQ(c.name, name);
