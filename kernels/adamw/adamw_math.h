@@ -1,11 +1,11 @@
 // One element of the AdamW update, and the fixed tree of a sum: what every instruction set must reproduce.
 #pragma once
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/adamw/adamw.h"
+#include "kernels/adamw/codec_math.h"
 
 namespace megaslide::adamw {
 
@@ -33,8 +33,6 @@ struct Coefficients {
         eps(static_cast<float>(s.eps)) {}
   float clip, b1, a1, b2, a2, decay, rate, inverse_root, eps;
 };
-
-inline float canonical(float x) { return x == x ? x : std::bit_cast<float>(0x7fc00000U); }
 
 // m and v in place; returns the new master.
 inline float update(const Coefficients& c, float p, float& m, float& v, float gradient) {
