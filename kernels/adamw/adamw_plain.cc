@@ -47,11 +47,12 @@ void encode_stochastic(const AdamWState& s, const Moments& x, int64_t begin, int
     const float m_factor = adamw::level_factor(m_scale, adamw::kMLevels);
     const float v_factor = adamw::level_factor(v_scale, adamw::kVLevels);
     for (int64_t i = 0; i < n; ++i) {
-      const uint16_t bits = random(RandomPurpose::kMomentRounding, i);
+      const uint8_t byte = adamw::rounding_byte(step, RandomPurpose::kMomentRounding,
+                                                step.first + static_cast<uint64_t>(begin + i));
       static_cast<int8_t*>(s.m)[begin + i] =
-          m_factor > 0 ? adamw::m_level(x.m[i], m_factor, static_cast<uint8_t>(bits & 0xffU)) : int8_t{0};
+          m_factor > 0 ? adamw::m_level(x.m[i], m_factor, byte) : int8_t{0};
       static_cast<uint8_t*>(s.v)[begin + i] =
-          v_factor > 0 ? adamw::v_level(std::sqrt(x.v[i]), v_factor, static_cast<uint8_t>(bits >> 8)) : uint8_t{0};
+          v_factor > 0 ? adamw::v_level(std::sqrt(x.v[i]), v_factor, adamw::exchange_halves(byte)) : uint8_t{0};
     }
   }
 }

@@ -18,6 +18,13 @@ inline uint16_t rounding_bits(const AdamWStep& step, RandomPurpose purpose, uint
   return static_cast<uint16_t>(words[e % 8 / 2] >> (16 * (e % 2)));
 }
 
+// Of int8: byte e mod 16 of draw e / 16, for m as it is and for v with its halves exchanged.
+inline uint8_t rounding_byte(const AdamWStep& step, RandomPurpose purpose, uint64_t e) {
+  const auto words = Random(step.seed, purpose).bits(static_cast<uint64_t>(step.step), e / 16);
+  return static_cast<uint8_t>(words[e % 16 / 4] >> (8 * (e % 4)));
+}
+inline uint8_t exchange_halves(uint8_t x) { return static_cast<uint8_t>(x << 4 | x >> 4); }
+
 // Up with the probability of the part cut off. A finite value beyond the largest bf16 may become infinite, as with
 // rounding to nearest.
 inline bf16 round_stochastic(float x, uint16_t random) {

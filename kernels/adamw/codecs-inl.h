@@ -6,6 +6,8 @@
 #define MEGASLIDE_KERNELS_ADAMW_CODECS_INL_H_
 #endif
 
+#include <algorithm>
+
 #include "kernels/adamw/codec_math.h"
 
 // Targets without a fused multiply-add (Highway's would round twice) run the specification itself.
@@ -47,11 +49,10 @@ HWY_INLINE Floats Canonical(Floats x) {
   return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(FloatTag(), hn::Set(Words(), 0x7fc00000U)), x);
 }
 HWY_INLINE Bits MagnitudeBits(Floats x) { return hn::And(hn::BitCast(Words(), x), hn::Set(Words(), 0x7fffffffU)); }
-HWY_INLINE Bits Larger(Bits a, Bits b) {  // of numbers below 2^31
-  return hn::BitCast(Words(), hn::Max(hn::BitCast(Integers(), a), hn::BitCast(Integers(), b)));
-}
 HWY_INLINE uint32_t Largest(Bits x) {
-  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(Integers(), hn::BitCast(Integers(), x))));
+  alignas(64) uint32_t lanes[hn::MaxLanes(Words())];
+  hn::Store(x, Words(), lanes);
+  return *std::max_element(lanes, lanes + hn::Lanes(Words()));
 }
 
 HWY_INLINE void StoreStochastic(Floats x, const uint16_t* random, bf16* out) {
@@ -74,31 +75,28 @@ HWY_INLINE Bits LevelOnGrid(Floats z, float grid) {
   return hn::BitCast(Words(), hn::MulAdd(hn::Mul(z, y), polynomial, hn::Set(d, grid)));
 }
 
-// Levels of m and of v's roots: to nearest, or where there are random bits, stochastically by the lower (m) and the
-// upper (v) byte of them.
-HWY_INLINE void StoreMLevels(Floats m, Floats factor, const uint16_t* random, int8_t* out) {
-  Bits q;
-  if (random) {
-    const auto r = hn::And(hn::PromoteTo(Words(), hn::LoadU(Halves(), random)), hn::Set(Words(), 0xffU));
-    q = hn::ShiftRight<8>(hn::Add(LevelOnGrid(hn::Mul(m, factor), adamw::kSignedByteGrid), r));
-  } else {
-    q = LevelOnGrid(hn::Mul(m, factor), adamw::kSignedWholeGrid);
-  }
-  hn::StoreU(hn::TruncateTo(Bytes(), q), Bytes(), reinterpret_cast<uint8_t*>(out));
+// Where there is something to represent, q > zero, which is what level 0 looks like.
+HWY_INLINE Bits AtLeastOne(Bits q, uint32_t zero, Floats root) {
+  const auto something = hn::RebindMask(Words(), hn::Gt(root, hn::Zero(FloatTag())));
+  return hn::IfThenElse(something, hn::Max(q, hn::Set(Words(), zero + 1)), q);
 }
-HWY_INLINE void StoreVLevels(Floats root, Floats factor, const uint16_t* random, uint8_t* out) {
-  Bits q;
-  if (random) {
-    const auto r = hn::ShiftRight<8>(hn::PromoteTo(Words(), hn::LoadU(Halves(), random)));
-    q = hn::ShiftRight<8>(hn::Add(LevelOnGrid(hn::Mul(root, factor), adamw::kByteGrid), r));
-  } else {
-    q = LevelOnGrid(hn::Mul(root, factor), adamw::kWholeGrid);
-  }
-  // Level 0 as the grid gives it becomes 1 where there is something.
-  const auto zero = std::bit_cast<uint32_t>(random ? adamw::kByteGrid : adamw::kWholeGrid) >> (random ? 8 : 0);
-  const auto least = hn::IfThenElseZero(hn::RebindMask(Words(), hn::Gt(root, hn::Zero(FloatTag()))),
-                                        hn::Set(Words(), zero + 1));
-  hn::StoreU(hn::TruncateTo(Bytes(), Larger(q, least)), Bytes(), out);
+HWY_INLINE void StoreLevels(Bits q, uint8_t* out) { hn::StoreU(hn::TruncateTo(Bytes(), q), Bytes(), out); }
+// Levels of m and of v's roots, stochastically by a byte each.
+HWY_INLINE Bits RoundLevel(Bits on_byte_grid, const uint8_t* random) {
+  return hn::ShiftRight<8>(hn::Add(on_byte_grid, hn::PromoteTo(Words(), hn::LoadU(Bytes(), random))));
+}
+HWY_INLINE Bits MLevel(Floats m, Floats factor, const uint8_t* random) {
+  return RoundLevel(LevelOnGrid(hn::Mul(m, factor), adamw::kSignedByteGrid), random);
+}
+HWY_INLINE Bits VLevel(Floats root, Floats factor, const uint8_t* random) {
+  const auto q = RoundLevel(LevelOnGrid(hn::Mul(root, factor), adamw::kByteGrid), random);
+  return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kByteGrid) >> 8, root);
+}
+// And to nearest.
+HWY_INLINE Bits MLevel(Floats m, Floats factor) { return LevelOnGrid(hn::Mul(m, factor), adamw::kSignedWholeGrid); }
+HWY_INLINE Bits VLevel(Floats root, Floats factor) {
+  const auto q = LevelOnGrid(hn::Mul(root, factor), adamw::kWholeGrid);
+  return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kWholeGrid), root);
 }
 
 HWY_INLINE Floats LoadM(const int8_t* q, Floats scale) {

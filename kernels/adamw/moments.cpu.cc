@@ -38,7 +38,7 @@ HWY_INLINE void EncodeBlock(T* out, float& scale, const float* in, int64_t n) {
   for (; i + lanes <= n; i += lanes) {
     const auto value = kRoot ? hn::Sqrt(hn::LoadU(d, in + i)) : hn::LoadU(d, in + i);
     hn::StoreU(value, d, x + i);
-    largest = Larger(largest, MagnitudeBits(value));
+    largest = hn::Max(largest, MagnitudeBits(value));
   }
   top = Largest(largest);
 #endif
@@ -56,9 +56,9 @@ HWY_INLINE void EncodeBlock(T* out, float& scale, const float* in, int64_t n) {
 #if MEGASLIDE_ADAMW_SIMD
   for (; i + lanes <= n; i += lanes)
     if constexpr (kRoot)
-      StoreVLevels(hn::LoadU(d, x + i), hn::Set(d, factor), nullptr, out + i);
+      StoreLevels(VLevel(hn::LoadU(d, x + i), hn::Set(d, factor)), out + i);
     else
-      StoreMLevels(hn::LoadU(d, x + i), hn::Set(d, factor), nullptr, out + i);
+      StoreLevels(MLevel(hn::LoadU(d, x + i), hn::Set(d, factor)), reinterpret_cast<uint8_t*>(out) + i);
 #endif
   for (; i < n; ++i)
     if constexpr (kRoot)
