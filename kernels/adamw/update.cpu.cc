@@ -99,10 +99,9 @@ struct Moments {
     FetchGroup(m, i, sizeof(T));
     FetchGroup(v, i, sizeof(T));
   }
-  struct Tops {};
   HWY_INLINE float m_one(int64_t i) const { return to_float(m[i]); }
   HWY_INLINE float v_one(int64_t i) const { return to_float(v[i]); }
-  HWY_INLINE void store_one(int64_t i, float new_m, float new_v, Tops&) const {
+  HWY_INLINE void store_one(int64_t i, float new_m, float new_v) const {
     if constexpr (kRandom) {
       m[i] = adamw::round_stochastic(new_m, m_random[i]);
       v[i] = adamw::round_stochastic(new_v, v_random[i]);
@@ -114,7 +113,7 @@ struct Moments {
 #if MEGASLIDE_ADAMW_SIMD
   HWY_INLINE Floats load_m(int64_t i) const { return LoadFloat(FloatTag(), m + i); }
   HWY_INLINE Floats load_v(int64_t i) const { return LoadFloat(FloatTag(), v + i); }
-  HWY_INLINE void store(int64_t i, Floats new_m, Floats new_v, Floats, Tops&) const {
+  HWY_INLINE void store(int64_t i, Floats new_m, Floats new_v) const {
     if constexpr (kRandom) {
       StoreStochastic(new_m, m_random + i, m + i);
       StoreStochastic(new_v, v_random + i, v + i);
@@ -124,113 +123,43 @@ struct Moments {
     }
   }
 #endif
-  HWY_INLINE void finish(int64_t, Tops&) const {}
-
-  static constexpr bool kStoresNan = true;
   T *m, *v;
   const uint16_t *m_random = nullptr, *v_random = nullptr;
   struct Nothing {};
   std::conditional_t<kRandom, RandomBits<uint16_t>, Nothing> m_buffer, v_buffer;
 };
 
-// int8: the chunk is a block, whose new values wait in fp32 for their scales.
-template <>
-struct Moments<int8_t> {
-  HWY_INLINE Moments(const AdamWState& s, const RandomSource& source, uint64_t first, int64_t begin, int64_t n)
-      : m(static_cast<int8_t*>(s.m) + begin), v(static_cast<uint8_t*>(s.v) + begin),
-        m_scale(s.m_scale + begin / kMomentBlock), v_scale(s.v_scale + begin / kMomentBlock), old_m_scale(*m_scale),
-        old_v_scale(*v_scale) {
-    m_random = m_buffer.fill(source, RandomPurpose::kMomentRounding, first + static_cast<uint64_t>(begin), n);
-    v_buffer.fill_exchanged(m_buffer);
-    v_random = v_buffer.bytes + (m_random - m_buffer.bytes);
-  }
-  HWY_INLINE void fetch(int64_t i) const {
-    FetchGroup(m, i, 1);
-    FetchGroup(v, i, 1);
-  }
-  // The largest magnitude_bits() so far of m and sqrt(v), apart so that they stay in registers. v is not negative.
-  struct Tops {
-    HWY_INLINE Tops() {
+// The coefficients in registers.
 #if MEGASLIDE_ADAMW_SIMD
-      ms = hn::Zero(Words());
-      roots = hn::Zero(Words());
-#endif
-    }
-#if MEGASLIDE_ADAMW_SIMD
-    Bits ms, roots;
-#endif
-    uint32_t m = 0, root = 0;
-  };
-  HWY_INLINE float m_one(int64_t i) const { return adamw::m_value(m[i], old_m_scale); }
-  HWY_INLINE float v_one(int64_t i) const { return adamw::v_value(v[i], old_v_scale); }
-  HWY_INLINE void store_one(int64_t i, float m_new, float v_new, Tops& tops) {
-    new_m[i] = m_new;
-    new_root[i] = std::sqrt(v_new);
-    tops.m = std::max(tops.m, adamw::magnitude_bits(m_new));
-    tops.root = std::max(tops.root, adamw::magnitude_bits(new_root[i]));
-  }
-#if MEGASLIDE_ADAMW_SIMD
-  HWY_INLINE Floats load_m(int64_t i) const { return LoadM(m + i, hn::Set(FloatTag(), old_m_scale)); }
-  HWY_INLINE Floats load_v(int64_t i) const { return LoadV(v + i, hn::Set(FloatTag(), old_v_scale)); }
-  HWY_INLINE void store(int64_t i, Floats m_new, Floats, Floats root, Tops& tops) {
-    hn::StoreU(m_new, FloatTag(), new_m + i);
-    hn::StoreU(root, FloatTag(), new_root + i);
-    tops.ms = hn::Max(tops.ms, MagnitudeBits(m_new));
-    tops.roots = hn::Max(tops.roots, hn::BitCast(Words(), root));  // a NaN's sign makes it larger still
-  }
-#endif
-  HWY_INLINE void finish(int64_t n, Tops& tops) {
-#if MEGASLIDE_ADAMW_SIMD
-    tops.m = std::max(tops.m, Largest(tops.ms));
-    tops.root = std::max(tops.root, Largest(tops.roots));
-#endif
-    *m_scale = adamw::scale_of(tops.m, adamw::kSmallestMScale);
-    *v_scale = adamw::scale_of(tops.root, adamw::kSmallestVScale);
-    const float m_factor = adamw::level_factor(*m_scale, adamw::kMLevels);
-    const float v_factor = adamw::level_factor(*v_scale, adamw::kVLevels);
-    if (m_factor == 0) std::fill_n(new_m, n, 0.0F);  // NaN has no level
-    if (v_factor == 0) std::fill_n(new_root, n, 0.0F);
-    int64_t i = 0;
-#if MEGASLIDE_ADAMW_SIMD
+struct Spread {
+  HWY_INLINE explicit Spread(const Coefficients& c) {
     const FloatTag d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const auto m_factors = hn::Set(d, m_factor), v_factors = hn::Set(d, v_factor);
-    for (; i + lanes <= n; i += lanes) {
-      StoreLevels(MLevel(hn::LoadU(d, new_m + i), m_factors, m_random + i), reinterpret_cast<uint8_t*>(m) + i);
-      StoreLevels(VLevel(hn::LoadU(d, new_root + i), v_factors, v_random + i), v + i);
-    }
-#endif
-    for (; i < n; ++i) {
-      m[i] = adamw::m_level(new_m[i], m_factor, m_random[i]);
-      v[i] = adamw::v_level(new_root[i], v_factor, v_random[i]);
-    }
+    clip = hn::Set(d, c.clip), b1 = hn::Set(d, c.b1), a1 = hn::Set(d, c.a1), b2 = hn::Set(d, c.b2);
+    a2 = hn::Set(d, c.a2), decay = hn::Set(d, c.decay), rate = hn::Set(d, c.rate);
+    inverse_root = hn::Set(d, c.inverse_root), eps = hn::Set(d, c.eps);
   }
-
-  static constexpr bool kStoresNan = false;  // scales tell of NaN
-  int8_t* m;
-  uint8_t* v;
-  float *m_scale, *v_scale;
-  float old_m_scale, old_v_scale;
-  const uint8_t *m_random, *v_random;
-  RandomBits<uint8_t> m_buffer, v_buffer;
-  alignas(64) float new_m[kMomentBlock], new_root[kMomentBlock];
+  HWY_INLINE Floats m(Floats old, Floats g) const { return hn::MulAdd(b1, old, hn::Mul(a1, g)); }
+  HWY_INLINE Floats v(Floats old, Floats g) const { return hn::MulAdd(b2, old, hn::Mul(hn::Mul(a2, g), g)); }
+  HWY_INLINE Floats p(Floats old, Floats m, Floats root) const {
+    const auto kept = hn::NegMulAdd(decay, old, old);
+    const auto quotient = hn::Div(m, hn::MulAdd(root, inverse_root, eps));
+    return Canonical(hn::NegMulAdd(rate, quotient, kept));
+  }
+  Floats clip, b1, a1, b2, a2, decay, rate, inverse_root, eps;
 };
+#endif
 
-// A chunk of at most kMomentBlock elements from `begin` on.
+// A chunk of at most kMomentBlock elements from `begin` on, moments in fp32 or bf16.
 template <MasterCodec kMaster, class Moment, class Gradient>
 HWY_INLINE void UpdateChunk(const Coefficients& c, const AdamWState& s, const RandomSource& source, uint64_t first,
                             const Gradient* g, int64_t begin, int64_t n) {
   const Masters<kMaster> masters(s, source, first, begin, n);
-  Moments<Moment> moments(s, source, first, begin, n);
-  typename Moments<Moment>::Tops tops;
+  const Moments<Moment> moments(s, source, first, begin, n);
   g += begin;
 #if MEGASLIDE_ADAMW_SIMD
   const FloatTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto clip = hn::Set(d, c.clip), b1 = hn::Set(d, c.b1), a1 = hn::Set(d, c.a1), b2 = hn::Set(d, c.b2),
-             a2 = hn::Set(d, c.a2);
-  const auto decay = hn::Set(d, c.decay), rate = hn::Set(d, c.rate), inverse_root = hn::Set(d, c.inverse_root),
-             eps = hn::Set(d, c.eps);
+  const Spread spread(c);
 #endif
   for (int64_t group = 0; group < n; group += kGroup) {
     masters.fetch(group);
@@ -240,42 +169,127 @@ HWY_INLINE void UpdateChunk(const Coefficients& c, const AdamWState& s, const Ra
     int64_t i = group;
 #if MEGASLIDE_ADAMW_SIMD
     for (; i + lanes <= end; i += lanes) {
-      const auto old = masters.load(i);
-      const auto gi = hn::Mul(clip, LoadFloat(d, g + i));
-      auto m = hn::MulAdd(b1, moments.load_m(i), hn::Mul(a1, gi));
-      auto v = hn::MulAdd(b2, moments.load_v(i), hn::Mul(hn::Mul(a2, gi), gi));
-      if constexpr (Moments<Moment>::kStoresNan) {
-        m = Canonical(m);
-        v = Canonical(v);
-      }
-      const auto root = hn::Sqrt(v);
-      const auto kept = hn::NegMulAdd(decay, old, old);
-      const auto quotient = hn::Div(m, hn::MulAdd(root, inverse_root, eps));
-      moments.store(i, m, v, root, tops);
-      masters.store(i, Canonical(hn::NegMulAdd(rate, quotient, kept)));
+      const auto gi = hn::Mul(spread.clip, LoadFloat(d, g + i));
+      const auto m = Canonical(spread.m(moments.load_m(i), gi));
+      const auto v = Canonical(spread.v(moments.load_v(i), gi));
+      moments.store(i, m, v);
+      masters.store(i, spread.p(masters.load(i), m, hn::Sqrt(v)));
     }
 #endif
     for (; i < end; ++i) {
       float m = moments.m_one(i), v = moments.v_one(i);
       const float p = adamw::update(c, masters.load_one(i), m, v, to_float(g[i]));
-      moments.store_one(i, m, v, tops);
+      moments.store_one(i, m, v);
       masters.store_one(i, p);
     }
   }
-  moments.finish(n, tops);
 }
 
-template <MasterCodec kMaster, class Moment>
-void update_range(const Coefficients& c, const AdamWState& s, const AdamWStep& step, const void* g, DType dtype,
-                  int64_t begin, int64_t end) {
+// A block of int8 moments. The first pass makes m and sqrt(v) in fp32 and finds their largest values. The second, once
+// these have given the scales, encodes them and updates the masters: its divisions run beside the levels' arithmetic.
+// NaN needs no canonical form in between, since the scales and p tell of it.
+template <MasterCodec kMaster, class Gradient>
+HWY_INLINE void UpdateBlock(const Coefficients& c, const AdamWState& s, const RandomSource& source, uint64_t first,
+                            const Gradient* g, int64_t begin, int64_t n) {
+  const Masters<kMaster> masters(s, source, first, begin, n);
+  auto* m = static_cast<int8_t*>(s.m) + begin;
+  auto* v = static_cast<uint8_t*>(s.v) + begin;
+  g += begin;
+  float &m_scale = s.m_scale[begin / kMomentBlock], &v_scale = s.v_scale[begin / kMomentBlock];
+  alignas(64) float new_m[kMomentBlock], root[kMomentBlock];
+  uint32_t m_top = 0, root_top = 0;
+#if MEGASLIDE_ADAMW_SIMD
+  const FloatTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Spread spread(c);
+  const auto m_scales = hn::Set(d, m_scale), v_scales = hn::Set(d, v_scale);
+  auto m_tops = hn::Zero(Words()), root_tops = m_tops;
+#endif
+  for (int64_t group = 0; group < n; group += kGroup) {
+    FetchGroup(m, group, 1);
+    FetchGroup(v, group, 1);
+    FetchGroup(g, group, sizeof(Gradient));
+    const int64_t end = std::min(n, group + kGroup);
+    int64_t i = group;
+#if MEGASLIDE_ADAMW_SIMD
+    for (; i + lanes <= end; i += lanes) {
+      const auto gi = hn::Mul(spread.clip, LoadFloat(d, g + i));
+      const auto mi = spread.m(LoadM(m + i, m_scales), gi);
+      const auto ri = hn::Sqrt(spread.v(LoadV(v + i, v_scales), gi));
+      m_tops = hn::Max(m_tops, MagnitudeBits(mi));
+      root_tops = hn::Max(root_tops, hn::BitCast(Words(), ri));  // not negative; a NaN's sign makes it larger still
+      hn::Store(mi, d, new_m + i);
+      hn::Store(ri, d, root + i);
+    }
+#endif
+    for (; i < end; ++i) {
+      float mi = adamw::m_value(m[i], m_scale), vi = adamw::v_value(v[i], v_scale);
+      adamw::update_moments(c, mi, vi, to_float(g[i]));
+      new_m[i] = mi;
+      root[i] = std::sqrt(vi);
+      m_top = std::max(m_top, adamw::magnitude_bits(mi));
+      root_top = std::max(root_top, adamw::magnitude_bits(root[i]));
+    }
+  }
+#if MEGASLIDE_ADAMW_SIMD
+  m_top = std::max(m_top, Largest(m_tops));
+  root_top = std::max(root_top, Largest(root_tops));
+#endif
+  m_scale = adamw::scale_of(m_top, adamw::kSmallestMScale);
+  v_scale = adamw::scale_of(root_top, adamw::kSmallestVScale);
+  const float m_factor = adamw::level_factor(m_scale, adamw::kMLevels);
+  const float v_factor = adamw::level_factor(v_scale, adamw::kVLevels);
+
+  RandomBits<uint8_t> m_bits, v_bits;
+  const uint8_t* m_random =
+      m_bits.fill(source, RandomPurpose::kMomentRounding, first + static_cast<uint64_t>(begin), n);
+  v_bits.fill_exchanged(m_bits);
+  const uint8_t* v_random = v_bits.bytes + (m_random - m_bits.bytes);
+#if MEGASLIDE_ADAMW_SIMD
+  const auto m_factors = hn::Set(d, m_factor), v_factors = hn::Set(d, v_factor);
+#endif
+  for (int64_t group = 0; group < n; group += kGroup) {
+    masters.fetch(group);
+    const int64_t end = std::min(n, group + kGroup);
+    int64_t i = group;
+#if MEGASLIDE_ADAMW_SIMD
+    for (; i + lanes <= end; i += lanes) {
+      const auto mi = hn::Load(d, new_m + i), ri = hn::Load(d, root + i);
+      masters.store(i, spread.p(masters.load(i), mi, ri));
+      StoreLevels(MLevel(mi, m_factors, m_random + i), reinterpret_cast<uint8_t*>(m) + i);
+      StoreLevels(VLevel(ri, v_factors, v_random + i), v + i);
+    }
+#endif
+    for (; i < end; ++i) {
+      masters.store_one(i, adamw::update_master(c, masters.load_one(i), new_m[i], root[i]));
+      m[i] = adamw::m_level(new_m[i], m_factor, m_random[i]);
+      v[i] = adamw::v_level(root[i], v_factor, v_random[i]);
+    }
+  }
+  if (m_factor == 0) std::fill_n(m, n, int8_t{0});  // NaN has no level
+  if (v_factor == 0) std::fill_n(v, n, uint8_t{0});
+}
+
+template <MasterCodec kMaster, class Moment, class Gradient>
+void update_range(const Coefficients& c, const AdamWState& s, const AdamWStep& step, const Gradient* g, int64_t begin,
+                  int64_t end) {
   const RandomSource source(step);
   for (int64_t i = begin; i < end; i += kMomentBlock) {
     const int64_t n = std::min(kMomentBlock, end - i);
-    if (dtype == DType::kBF16)
-      UpdateChunk<kMaster, Moment>(c, s, source, step.first, static_cast<const bf16*>(g), i, n);
+    if constexpr (std::is_same_v<Moment, int8_t>)
+      UpdateBlock<kMaster>(c, s, source, step.first, g, i, n);
     else
-      UpdateChunk<kMaster, Moment>(c, s, source, step.first, static_cast<const float*>(g), i, n);
+      UpdateChunk<kMaster, Moment>(c, s, source, step.first, g, i, n);
   }
+}
+
+template <MasterCodec kMaster, class Moment>
+void update_gradient(const Coefficients& c, const AdamWState& s, const AdamWStep& step, const void* g, DType dtype,
+                     int64_t begin, int64_t end) {
+  if (dtype == DType::kBF16)
+    update_range<kMaster, Moment>(c, s, step, static_cast<const bf16*>(g), begin, end);
+  else
+    update_range<kMaster, Moment>(c, s, step, static_cast<const float*>(g), begin, end);
 }
 
 template <MasterCodec kMaster>
@@ -283,11 +297,11 @@ void update_moments(const Coefficients& c, const AdamWState& s, const AdamWStep&
                     int64_t begin, int64_t end) {
   switch (s.moments) {
     case MomentCodec::kFp32:
-      return update_range<kMaster, float>(c, s, step, g, dtype, begin, end);
+      return update_gradient<kMaster, float>(c, s, step, g, dtype, begin, end);
     case MomentCodec::kBf16:
-      return update_range<kMaster, bf16>(c, s, step, g, dtype, begin, end);
+      return update_gradient<kMaster, bf16>(c, s, step, g, dtype, begin, end);
     case MomentCodec::kInt8:
-      return update_range<kMaster, int8_t>(c, s, step, g, dtype, begin, end);
+      return update_gradient<kMaster, int8_t>(c, s, step, g, dtype, begin, end);
   }
 }
 
