@@ -34,7 +34,7 @@ inline bf16 round_stochastic(float x, uint16_t random) {
 
 // int8. The level of a value is √z, z = 127²·|m|/scale or 255²·√v/scale. It is made of additions and multiplications
 // alone, so that all instruction sets agree and none waits for the divider: y ≈ 1/√z within 3.5% from the exponent, then
-// √z = z·y·P(z·y²), P the cubic minimax polynomial of u^(−1/2) over the u that occur: relative error below 7.6e-7. z = 0
+// √z = z·y·P(z·y·y), P the cubic minimax polynomial of u^(−1/2) over the u that occur: relative error below 7.6e-7. z = 0
 // gives 0.
 inline constexpr float kLevelRoot[4] = {2.189360533155384F, -2.1918042734033345F, 1.3155250665924394F,
                                         -0.31308207250733444F};
@@ -51,11 +51,11 @@ inline constexpr float kByteGrid = 0x1p15F, kWholeGrid = 0x1p23F, kSignedByteGri
 inline uint32_t level_on_grid(float z, float grid) {
   const float size = std::abs(z);
   const float y = std::bit_cast<float>(kLevelRootBits - (std::bit_cast<uint32_t>(size) >> 1));
-  const float u = size * (y * y);
+  const float root = size * y, u = root * y;
   float polynomial = std::fma(kLevelRoot[3], u, kLevelRoot[2]);
   polynomial = std::fma(polynomial, u, kLevelRoot[1]);
   polynomial = std::fma(polynomial, u, kLevelRoot[0]);
-  return std::bit_cast<uint32_t>(std::fma(z * y, polynomial, grid));
+  return std::bit_cast<uint32_t>(std::fma(std::copysign(root, z), polynomial, grid));
 }
 
 // The scale of a block, from the largest magnitude_bits() of its values; NaN if one of them is not finite.

@@ -63,16 +63,17 @@ HWY_INLINE void StoreStochastic(Floats x, const uint16_t* random, bf16* out) {
   hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(rounded)), Halves(), reinterpret_cast<uint16_t*>(out));
 }
 
+template <bool kSigned>
 HWY_INLINE Bits LevelOnGrid(Floats z, float grid) {
   const FloatTag d;
-  const auto size = hn::Abs(z);
+  const auto size = kSigned ? hn::Abs(z) : z;
   const auto y = hn::BitCast(
       d, hn::Sub(hn::Set(Words(), adamw::kLevelRootBits), hn::ShiftRight<1>(hn::BitCast(Words(), size))));
-  const auto u = hn::Mul(size, hn::Mul(y, y));
+  const auto root = hn::Mul(size, y), u = hn::Mul(root, y);
   auto polynomial = hn::MulAdd(hn::Set(d, adamw::kLevelRoot[3]), u, hn::Set(d, adamw::kLevelRoot[2]));
   polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[1]));
   polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[0]));
-  return hn::BitCast(Words(), hn::MulAdd(hn::Mul(z, y), polynomial, hn::Set(d, grid)));
+  return hn::BitCast(Words(), hn::MulAdd(kSigned ? hn::CopySignToAbs(root, z) : root, polynomial, hn::Set(d, grid)));
 }
 
 // Where there is something to represent, q > zero, which is what level 0 looks like.
@@ -86,16 +87,16 @@ HWY_INLINE Bits RoundLevel(Bits on_byte_grid, const uint8_t* random) {
   return hn::ShiftRight<8>(hn::Add(on_byte_grid, hn::PromoteTo(Words(), hn::LoadU(Bytes(), random))));
 }
 HWY_INLINE Bits MLevel(Floats m, Floats factor, const uint8_t* random) {
-  return RoundLevel(LevelOnGrid(hn::Mul(m, factor), adamw::kSignedByteGrid), random);
+  return RoundLevel(LevelOnGrid<true>(hn::Mul(m, factor), adamw::kSignedByteGrid), random);
 }
 HWY_INLINE Bits VLevel(Floats root, Floats factor, const uint8_t* random) {
-  const auto q = RoundLevel(LevelOnGrid(hn::Mul(root, factor), adamw::kByteGrid), random);
+  const auto q = RoundLevel(LevelOnGrid<false>(hn::Mul(root, factor), adamw::kByteGrid), random);
   return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kByteGrid) >> 8, root);
 }
 // And to nearest.
-HWY_INLINE Bits MLevel(Floats m, Floats factor) { return LevelOnGrid(hn::Mul(m, factor), adamw::kSignedWholeGrid); }
+HWY_INLINE Bits MLevel(Floats m, Floats factor) { return LevelOnGrid<true>(hn::Mul(m, factor), adamw::kSignedWholeGrid); }
 HWY_INLINE Bits VLevel(Floats root, Floats factor) {
-  const auto q = LevelOnGrid(hn::Mul(root, factor), adamw::kWholeGrid);
+  const auto q = LevelOnGrid<false>(hn::Mul(root, factor), adamw::kWholeGrid);
   return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kWholeGrid), root);
 }
 
