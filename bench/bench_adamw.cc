@@ -1,150 +1,153 @@
-// Optimizer update against a triad that moves the same bytes. `parameters/s` of each; the ratio is the target (>= 0.8).
-//   bench_adamw --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
-#include <benchmark/benchmark.h>
-
+// Optimizer updates of every pair of codecs, with one thread and with all, and a triad of fp32 arrays that moves as much
+// memory. `of_triad` is a pair's bytes/s over the median of the triads run just before and after it with as many threads.
+//   bench_adamw [--parameters 64000000] [--rounds 7] [--only split/int8]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "kernels/adamw/adamw.h"
 
 namespace megaslide {
 namespace {
 
-constexpr int64_t kParameters = 100'000'000;
+struct Options {
+  int64_t parameters = 64'000'000;
+  int rounds = 7;
+  std::string only;
+};
 
-template <class T>
-struct Pages {
+// Zeros, in huge pages where there are some.
+class Pages {
+ public:
+  Pages(ThreadPool& pool, int64_t bytes)
+      : data_(static_cast<std::byte*>(std::aligned_alloc(1 << 21, static_cast<size_t>(bytes + (1 << 21) - 1) >> 21 << 21))) {
+    pool.parallel_for(bytes, 1 << 21, [&](int64_t begin, int64_t end) {
+      std::memset(data_.get() + begin, 0, static_cast<size_t>(end - begin));
+    });
+  }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+
+ private:
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
-  Pages(ThreadPool& pool, int64_t n)
-      : data(static_cast<T*>(
-            std::aligned_alloc(1 << 21, (static_cast<size_t>(n) * sizeof(T) + (1 << 21) - 1) >> 21 << 21))) {
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+// Memory for any codecs of n parameters: arrays of fp32 that the others use a part of.
+struct Memory {
+  Memory(ThreadPool& pool, int64_t n)
+      : p(pool, 4 * n), w(pool, 2 * n), r(pool, 2 * n), m(pool, 4 * n), v(pool, 4 * n), g(pool, 2 * n),
+        m_scale(pool, 4 * moment_blocks(n)), v_scale(pool, 4 * moment_blocks(n)) {
     pool.parallel_for(n, 1 << 20, [&](int64_t begin, int64_t end) {
-      std::memset(data.get() + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
+      for (int64_t i = begin; i < end; ++i)
+        g.as<bf16>()[i] = to_bf16(static_cast<float>((i * 2654435761) % 2001 - 1000) * 1e-6F);
     });
   }
-  operator T*() const { return data.get(); }
-  std::unique_ptr<T, Free> data;
-};
-
-// Everything a 100 M parameter update touches, in one place so that programs of both codecs share the pages.
-struct State {
-  ThreadPool pool{available_threads()};
-  Pages<float> p{pool, kParameters}, m{pool, kParameters}, v{pool, kParameters};
-  Pages<bf16> w{pool, kParameters}, g{pool, kParameters};
-  Pages<int16_t> r{pool, kParameters};
-  Pages<float> g32{pool, kParameters};
-  State() {
-    const bf16 x = to_bf16(1e-3F);
-    pool.parallel_for(kParameters, 1 << 20, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        g[i] = x;
-        g32[i] = 1e-3F;
-      }
-    });
+  AdamWState state(MasterCodec masters, MomentCodec moments) const {
+    return {.masters = masters,
+            .moments = moments,
+            .p = p.as<float>(),
+            .w = w.as<bf16>(),
+            .r = r.as<int16_t>(),
+            .m = m.as<void>(),
+            .v = v.as<void>(),
+            .m_scale = m_scale.as<float>(),
+            .v_scale = v_scale.as<float>()};
   }
+  Pages p, w, r, m, v, g, m_scale, v_scale;
 };
-State& state() {
-  static State s;
-  return s;
-}
 
-AdamWStep step_number(int64_t s) {
-  AdamWStep step;
-  step.step = s;
-  return step;
-}
-
-void report(benchmark::State& b, double bytes) {
-  b.counters["parameters/s"] =
-      benchmark::Counter(static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
-  b.counters["bytes/s"] =
-      benchmark::Counter(bytes * static_cast<double>(kParameters), benchmark::Counter::kIsIterationInvariantRate);
-}
-
-// 26 bytes a parameter: weight, remainder, m, v read and written, bf16 gradient read.
-void split_bf16(benchmark::State& b) {
-  State& s = state();
-  int64_t step = 0;
-  for (auto _ : b)
-    adamw_update_split(s.pool, s.w, s.r, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters,
-                       step_number(++step));
-  report(b, 26);
-}
-BENCHMARK(split_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-// 28: p, m, v read and written, weight written, bf16 gradient read.
-void fp32_bf16(benchmark::State& b) {
-  State& s = state();
-  int64_t step = 0;
-  for (auto _ : b)
-    adamw_update_fp32(s.pool, s.p, s.w, s.m, s.v, static_cast<bf16*>(s.g), DType::kBF16, kParameters,
-                      step_number(++step));
-  report(b, 28);
-}
-BENCHMARK(fp32_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-// 28: p, m, v read and written, fp32 gradient read: the streams of torch.optim.AdamW(fused=True).
-void fp32_fp32(benchmark::State& b) {
-  State& s = state();
-  int64_t step = 0;
-  for (auto _ : b)
-    adamw_update_fp32(s.pool, s.p, nullptr, s.m, s.v, static_cast<float*>(s.g32), DType::kF32, kParameters,
-                      step_number(++step));
-  report(b, 28);
-}
-BENCHMARK(fp32_fp32)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-// The same streams with one multiply-add an element: what the memory allows.
+// a = a·s + b: 12 bytes an element.
 __attribute__((target_clones("arch=skylake-avx512", "avx2,fma", "default"), optimize("O3"))) void triad_piece(
-    float* p, float* m, float* v, const float* g, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    p[i] = p[i] * 0.999F + g[i];
-    m[i] = m[i] * 0.999F + g[i];
-    v[i] = v[i] * 0.999F + g[i];
+    float* a, const float* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) a[i] = a[i] * 0.999F + b[i];
+}
+
+double seconds_of(FunctionRef<void()> body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<long>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+struct Pair {
+  const char* name;
+  MasterCodec masters;
+  MomentCodec moments;
+};
+constexpr Pair kPairs[] = {
+    {"fp32/fp32", MasterCodec::kFp32, MomentCodec::kFp32},    {"split/fp32", MasterCodec::kSplit, MomentCodec::kFp32},
+    {"bf16-sr/fp32", MasterCodec::kBf16Sr, MomentCodec::kFp32}, {"fp32/bf16", MasterCodec::kFp32, MomentCodec::kBf16},
+    {"split/bf16", MasterCodec::kSplit, MomentCodec::kBf16},  {"bf16-sr/bf16", MasterCodec::kBf16Sr, MomentCodec::kBf16},
+    {"fp32/int8", MasterCodec::kFp32, MomentCodec::kInt8},    {"split/int8", MasterCodec::kSplit, MomentCodec::kInt8},
+    {"bf16-sr/int8", MasterCodec::kBf16Sr, MomentCodec::kInt8},
+};
+
+void run(const Options& o, int threads) {
+  ThreadPool pool(threads);
+  const int64_t n = o.parameters;
+  const Memory memory(pool, n);
+  AdamWStep step;
+  const auto triad = [&] {
+    const double seconds = seconds_of([&] {
+      pool.parallel_for(n, 65536, [&](int64_t begin, int64_t end) {
+        triad_piece(memory.m.as<float>() + begin, memory.v.as<float>() + begin, end - begin);
+      });
+    });
+    return 12 * static_cast<double>(n) / seconds;
+  };
+  triad();
+  for (const Pair& pair : kPairs) {
+    if (!o.only.empty() && o.only != pair.name) continue;
+    for (const Pages* x : {&memory.p, &memory.m, &memory.v})
+      pool.parallel_for(4 * n, 1 << 21, [&](int64_t begin, int64_t end) {
+        std::memset(x->as<std::byte>() + begin, 0, static_cast<size_t>(end - begin));
+      });
+    const AdamWState state = memory.state(pair.masters, pair.moments);
+    const double bytes = update_bytes_each(pair.masters, pair.moments, 2) * static_cast<double>(n);
+    std::vector<double> rates, shares;
+    for (int round = 0; round <= o.rounds; ++round) {
+      ++step.step;
+      const double seconds =
+          seconds_of([&] { adamw_update(pool, state, memory.g.as<bf16>(), DType::kBF16, n, step); });
+      if (round == 0) continue;  // from zeros
+      rates.push_back(static_cast<double>(n) / seconds);
+    }
+    // The triad writes over the moments, so that it waits until the pair has been timed.
+    std::vector<double> triads;
+    for (int round = 0; round < o.rounds; ++round) triads.push_back(triad());
+    const double rate = median(rates), bandwidth = rate * bytes / static_cast<double>(n);
+    std::printf("{\"codecs\": \"%s\", \"threads\": %d, \"gparameters_per_s\": %.3f, \"best\": %.3f, "
+                "\"bytes_each\": %.2f, \"gbytes_per_s\": %.1f, \"triad_gbytes_per_s\": %.1f, \"of_triad\": %.2f}\n",
+                pair.name, threads, rate * 1e-9, *std::max_element(rates.begin(), rates.end()) * 1e-9,
+                bytes / static_cast<double>(n), bandwidth * 1e-9, median(triads) * 1e-9, bandwidth / median(triads));
+    std::fflush(stdout);
   }
 }
-void triad_28_bytes(benchmark::State& b) {
-  State& s = state();
-  for (auto _ : b)
-    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) {
-      triad_piece(s.p + begin, s.m + begin, s.v + begin, s.g32 + begin, end - begin);
-    });
-  report(b, 28);
-}
-BENCHMARK(triad_28_bytes)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-__attribute__((target_clones("arch=skylake-avx512", "avx2,fma", "default"), optimize("O3"))) void triad_split_piece(
-    uint16_t* w, uint16_t* r, float* m, float* v, const uint16_t* g, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const auto x = static_cast<float>(g[i]);
-    w[i] = static_cast<uint16_t>(w[i] + g[i]);
-    r[i] = static_cast<uint16_t>(r[i] + g[i]);
-    m[i] = m[i] * 0.999F + x;
-    v[i] = v[i] * 0.999F + x;
-  }
-}
-void triad_26_bytes(benchmark::State& b) {
-  State& s = state();
-  auto* w = reinterpret_cast<uint16_t*>(static_cast<bf16*>(s.w));
-  auto* r = reinterpret_cast<uint16_t*>(static_cast<int16_t*>(s.r));
-  const auto* g = reinterpret_cast<const uint16_t*>(static_cast<bf16*>(s.g));
-  for (auto _ : b)
-    s.pool.parallel_for(kParameters, 65536, [&](int64_t begin, int64_t end) {
-      triad_split_piece(w + begin, r + begin, s.m + begin, s.v + begin, g + begin, end - begin);
-    });
-  report(b, 26);
-}
-BENCHMARK(triad_26_bytes)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-void norm_bf16(benchmark::State& b) {
-  State& s = state();
-  for (auto _ : b) benchmark::DoNotOptimize(squared_norm(s.pool, static_cast<bf16*>(s.g), DType::kBF16, kParameters));
-  report(b, 2);
-}
-BENCHMARK(norm_bf16)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace megaslide
+
+int main(int argc, char** argv) {
+  megaslide::Options o;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--parameters") o.parameters = std::atoll(argv[i + 1]);
+    if (flag == "--rounds") o.rounds = std::atoi(argv[i + 1]);
+    if (flag == "--only") o.only = argv[i + 1];
+  }
+  megaslide::run(o, 1);
+  if (megaslide::available_threads() > 1) megaslide::run(o, megaslide::available_threads());
+}

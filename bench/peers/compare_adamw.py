@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""AdamW over 100 M parameters: parameters/s of MegaSlide and of torch.optim.AdamW(fused=True), interleaved.
+"""AdamW over 100 M parameters: parameters/s of MegaSlide's codecs and of torch.optim.AdamW(fused=True), interleaved.
 
     cmake --preset release -DMEGASLIDE_BENCH=ON && cmake --build --preset release --target bench_adamw_entry
     bench/peers/compare_adamw.py build/release/lib/libbench_adamw_entry.so [--threads 2] [--parameters 100000000]
@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+MASTERS, MOMENTS = ("split", "fp32", "bf16-sr"), ("fp32", "bf16", "int8")
+
 
 def rerun_with_torch(index):
     with tempfile.TemporaryDirectory(prefix="megaslide-peer-") as folder:
@@ -33,6 +35,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parameters", type=int, default=100_000_000)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--codecs", default="fp32/fp32,split/fp32,split/bf16,split/int8,bf16-sr/bf16,bf16-sr/int8",
+                        help="pairs of a master and a moment codec")
     parser.add_argument("--index", default="", help="pip index for torch (default: pip's own)")
     args = parser.parse_args()
     try:
@@ -47,32 +51,40 @@ def main():
     pool = ctypes.c_void_p(library.ms_pool(args.threads))
 
     def address(tensor):
-        return ctypes.c_void_p(tensor.data_ptr())
+        return ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None)
 
     torch.manual_seed(0)
     start = torch.randn(n) * 0.02
     gradient = torch.randn(n) * 1e-3
+    gradient16 = gradient.to(torch.bfloat16)
     parameter = torch.nn.Parameter(start.clone())
     parameter.grad = gradient
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=decay, fused=True)
-    p, m, v = start.clone(), torch.zeros(n), torch.zeros(n)
-    w, r = start.to(torch.bfloat16), torch.zeros(n, dtype=torch.int16)
-    m_split, v_split, gradient16 = torch.zeros(n), torch.zeros(n), gradient.to(torch.bfloat16)
-    del start
     step = 0
 
-    def torch_fused():
-        optimizer.step()
+    class Ours:
+        """One pair of codecs. With `like_torch`: no bf16 weight and fp32 gradients, the streams of torch's own."""
 
-    def fp32():
-        library.ms_adamw_fp32(pool, address(p), address(m), address(v), address(gradient), ctypes.c_int64(n),
-                              ctypes.c_double(rate), ctypes.c_double(decay), ctypes.c_int64(step))
+        def __init__(self, masters, moments, like_torch=False):
+            self.codecs = (MASTERS.index(masters), MOMENTS.index(moments))
+            self.p = start.clone() if masters == "fp32" else None
+            self.w = None if like_torch else start.to(torch.bfloat16)
+            self.r = torch.zeros(n, dtype=torch.int16) if masters == "split" else None
+            dtype = (torch.float32, torch.bfloat16, torch.int8)[self.codecs[1]]
+            self.m, self.v = torch.zeros(n, dtype=dtype), torch.zeros(n, dtype=dtype)
+            self.scales = [torch.zeros((n + 255) // 256) for _ in range(2)]
+            self.gradient = gradient if like_torch else gradient16
+            self.bf16_gradient = 0 if like_torch else 1
 
-    def split():
-        library.ms_adamw_split(pool, address(w), address(r), address(m_split), address(v_split), address(gradient16),
-                               ctypes.c_int64(n), ctypes.c_double(rate), ctypes.c_double(decay), ctypes.c_int64(step))
+        def __call__(self):
+            arrays = map(address, (self.p, self.w, self.r, self.m, self.v, *self.scales, self.gradient))
+            library.ms_adamw(pool, *self.codecs, *arrays, self.bf16_gradient, ctypes.c_int64(n), ctypes.c_double(rate),
+                             ctypes.c_double(decay), ctypes.c_int64(step))
 
-    programs = {"torch fused": torch_fused, "megaslide fp32": fp32, "megaslide split": split}
+    same_streams = Ours("fp32", "fp32", like_torch=True)
+    programs = {"torch fused": optimizer.step, "megaslide fp32, as torch": same_streams}
+    for name in args.codecs.split(","):
+        programs["megaslide " + name] = Ours(*name.split("/"))
     seconds = {name: [] for name in programs}
     for turn in range(args.rounds + 1):
         step += 1
@@ -83,7 +95,7 @@ def main():
                 seconds[name].append(time.perf_counter() - begin)
         if not turn:
             # One step from the same state: fp32 masters must agree to rounding.
-            difference = (p - parameter.detach()).abs().max().item()
+            difference = (same_streams.p - parameter.detach()).abs().max().item()
             assert difference < 1e-7, difference
     print(f"torch {torch.__version__}, {args.threads} threads, {n} parameters, {args.rounds} interleaved rounds",
           file=sys.stderr)

@@ -1,11 +1,11 @@
 // One element of the AdamW update, and the fixed tree of a sum: what every instruction set must reproduce.
 #pragma once
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/adamw/adamw.h"
+#include "kernels/adamw/codec_math.h"
 
 namespace megaslide::adamw {
 
@@ -34,16 +34,20 @@ struct Coefficients {
   float clip, b1, a1, b2, a2, decay, rate, inverse_root, eps;
 };
 
-inline float canonical(float x) { return x == x ? x : std::bit_cast<float>(0x7fc00000U); }
-
-// m and v in place; returns the new master.
-inline float update(const Coefficients& c, float p, float& m, float& v, float gradient) {
+inline void update_moments(const Coefficients& c, float& m, float& v, float gradient) {
   const float g = c.clip * gradient;
   m = canonical(std::fma(c.b1, m, c.a1 * g));
   v = canonical(std::fma(c.b2, v, (c.a2 * g) * g));
+}
+// The new master; root = sqrt(v).
+inline float update_master(const Coefficients& c, float p, float m, float root) {
   const float kept = std::fma(-c.decay, p, p);
-  const float denominator = std::fma(std::sqrt(v), c.inverse_root, c.eps);
-  return canonical(std::fma(-c.rate, m / denominator, kept));
+  return canonical(std::fma(-c.rate, m / std::fma(root, c.inverse_root, c.eps), kept));
+}
+// m and v in place; returns the new master.
+inline float update(const Coefficients& c, float p, float& m, float& v, float gradient) {
+  update_moments(c, m, v, gradient);
+  return update_master(c, p, m, std::sqrt(v));
 }
 
 // Sum of a leaf's lanes; overwrites them.

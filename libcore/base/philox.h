@@ -19,7 +19,7 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::arra
 }
 
 // Streams of random numbers that never meet.
-enum class RandomPurpose : uint32_t { kInit = 1, kNoise, kSigma, kDropout, kShuffle, kRounding, kSample, kTest };
+enum class RandomPurpose : uint32_t { kInit = 1, kNoise, kSigma, kDropout, kShuffle, kRounding, kSample, kTest, kMomentRounding, kVarianceRounding };
 
 __extension__ typedef unsigned __int128 Uint128;
 

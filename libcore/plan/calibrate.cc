@@ -134,10 +134,14 @@ double optimizer_rate(ThreadPool& pool) {
   constexpr int64_t kElements = 16 << 20;
   HostTensor w(DType::kBF16, {kElements}), r(DType::kI16, {kElements}), m(DType::kF32, {kElements}), v(DType::kF32, {kElements});
   const HostTensor g = noise(DType::kBF16, {kElements});
+  AdamWState state;
+  state.w = reinterpret_cast<bf16*>(w.data());
+  state.r = reinterpret_cast<int16_t*>(r.data());
+  state.m = m.f32();
+  state.v = v.f32();
   AdamWStep step;
   const double seconds = seconds_of([&] {
-    adamw_update_split(pool, reinterpret_cast<bf16*>(w.data()), reinterpret_cast<int16_t*>(r.data()), m.f32(), v.f32(), g.data(), DType::kBF16,
-                       kElements, step);
+    adamw_update(pool, state, g.data(), DType::kBF16, kElements, step);
     ++step.step;
   });
   return 26.0 * kElements / seconds;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/adamw/adamw.h"
 #include "model/layer.h"
 #include "stream/host_memory.h"
 
@@ -16,11 +17,6 @@ namespace megaslide {
 
 class ModelDirectory;
 class ThreadPool;
-
-enum class MasterCodec {
-  kSplit,  // p = (w << 16) + signed 16-bit remainder: bit-equal to fp32 at 2 bytes beside the weight
-  kFp32,   // p stored
-};
 
 struct HostStoreOptions {
   DType compute_dtype = DType::kBF16;  // of the weights that are uploaded; kF32: the masters themselves are uploaded

@@ -127,9 +127,14 @@ void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) 
       const int64_t at = layout.offset[i], count = element_count(params[i].shape);
       const DType dtype = store_.options().gradients;
       const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);
-      auto* w = s.weights == s.master ? nullptr : static_cast<bf16*>(s.weights) + at;
-      if (s.remainder) adamw_update_split(host.pool(), w, s.remainder + at, s.exp_avg + at, s.exp_avg_sq + at, g, dtype, count, p);
-      else adamw_update_fp32(host.pool(), s.master + at, w, s.exp_avg + at, s.exp_avg_sq + at, g, dtype, count, p);
+      AdamWState state;
+      state.masters = store_.options().masters;
+      state.p = s.master ? s.master + at : nullptr;
+      state.w = s.weights == s.master ? nullptr : static_cast<bf16*>(s.weights) + at;
+      state.r = s.remainder ? s.remainder + at : nullptr;
+      state.m = s.exp_avg + at;
+      state.v = s.exp_avg_sq + at;
+      adamw_update(host.pool(), state, g, dtype, count, p);
     }
   });
 }

@@ -65,11 +65,19 @@ void check_case(const SafetensorsFile& file, const Case& c, bool split) {
   const auto count = static_cast<int64_t>(n);
   State s{init, std::vector<float>(n), std::vector<float>(n), std::vector<bf16>(n), std::vector<int16_t>(n)};
   split_master(pool, s.w.data(), s.r.data(), s.p.data(), count);
-  AdamWStep step{.learning_rate = c.learning_rate,
-                 .beta1 = c.beta1,
-                 .beta2 = c.beta2,
-                 .eps = c.eps,
-                 .weight_decay = c.weight_decay};
+  AdamWStep step;
+  step.learning_rate = c.learning_rate;
+  step.beta1 = c.beta1;
+  step.beta2 = c.beta2;
+  step.eps = c.eps;
+  step.weight_decay = c.weight_decay;
+  AdamWState state;
+  state.masters = split ? MasterCodec::kSplit : MasterCodec::kFp32;
+  state.p = s.p.data();
+  state.w = s.w.data();
+  state.r = s.r.data();
+  state.m = s.m.data();
+  state.v = s.v.data();
   for (size_t k = 0; k < 10; ++k) {
     step.step = static_cast<int64_t>(k) + 1;
     const float* g = gradients.data() + k * n;
@@ -80,12 +88,8 @@ void check_case(const SafetensorsFile& file, const Case& c, bool split) {
     }
     const void* gradient = c.bf16_gradient ? static_cast<const void*>(g16.data()) : g;
     const DType dtype = c.bf16_gradient ? DType::kBF16 : DType::kF32;
-    if (split) {
-      adamw_update_split(pool, s.w.data(), s.r.data(), s.m.data(), s.v.data(), gradient, dtype, count, step);
-      join_master(pool, s.p.data(), s.w.data(), s.r.data(), count);
-    } else {
-      adamw_update_fp32(pool, s.p.data(), s.w.data(), s.m.data(), s.v.data(), gradient, dtype, count, step);
-    }
+    adamw_update(pool, state, gradient, dtype, count, step);
+    if (split) join_master(pool, s.p.data(), s.w.data(), s.r.data(), count);
     // A parameter takes at most three roundings a step (half an ulp each, 2^-24), torch's own fp32 run is off by up to
     // 1.84e-7 after ten; moments two and three roundings that decay: 1.3e-7. Twice the larger of both.
     EXPECT_LE(distance(s.p, p, k), 3.7e-7) << "step " << step.step;
