@@ -17,6 +17,7 @@
 
 #include "base/thread_pool.h"
 #include "tensor/dtype.h"
+#include "tensor/moment_levels.h"
 
 namespace megaslide {
 
@@ -69,8 +70,6 @@ inline float join_master(bf16 w, int16_t r) {
   return std::bit_cast<float>((uint32_t{w.bits} << 16) + static_cast<uint32_t>(int32_t{r}));
 }
 
-inline constexpr int64_t kMomentBlock = 256;
-constexpr int64_t moment_blocks(int64_t n) { return (n + kMomentBlock - 1) / kMomentBlock; }
 // Bytes of m or v of n elements, and of its scales.
 constexpr int64_t moment_bytes(MomentCodec c, int64_t n) {
   return c == MomentCodec::kFp32 ? 4 * n : c == MomentCodec::kBf16 ? 2 * n : n;

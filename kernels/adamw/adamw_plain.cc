@@ -44,8 +44,8 @@ void encode_stochastic(const AdamWState& s, const Moments& x, int64_t begin, int
     float& v_scale = s.v_scale[begin / kMomentBlock];
     m_scale = adamw::scale_of(largest(x.m, n), adamw::kSmallestMScale);
     v_scale = adamw::scale_of(largest_root(x.v, n), adamw::kSmallestVScale);
-    const float m_factor = adamw::level_factor(m_scale, adamw::kMLevels);
-    const float v_factor = adamw::level_factor(v_scale, adamw::kVLevels);
+    const float m_factor = adamw::level_factor(m_scale, kMLevels);
+    const float v_factor = adamw::level_factor(v_scale, kVLevels);
     for (int64_t i = 0; i < n; ++i) {
       const uint8_t byte = adamw::rounding_byte(step, RandomPurpose::kMomentRounding,
                                                 step.first + static_cast<uint64_t>(begin + i));
@@ -98,7 +98,7 @@ void encode_m(MomentCodec codec, void* m, float* scale, const float* in, int64_t
   for (int64_t b = 0; b < moment_blocks(n); ++b) {
     const int64_t begin = b * kMomentBlock, end = std::min(n, begin + kMomentBlock);
     scale[b] = adamw::scale_of(largest(in + begin, end - begin), adamw::kSmallestMScale);
-    const float factor = adamw::level_factor(scale[b], adamw::kMLevels);
+    const float factor = adamw::level_factor(scale[b], kMLevels);
     for (int64_t i = begin; i < end; ++i)
       static_cast<int8_t*>(m)[i] = factor > 0 ? adamw::m_level(in[i], factor) : int8_t{0};
   }
@@ -109,7 +109,7 @@ void encode_v(MomentCodec codec, void* v, float* scale, const float* in, int64_t
   for (int64_t b = 0; b < moment_blocks(n); ++b) {
     const int64_t begin = b * kMomentBlock, end = std::min(n, begin + kMomentBlock);
     scale[b] = adamw::scale_of(largest_root(in + begin, end - begin), adamw::kSmallestVScale);
-    const float factor = adamw::level_factor(scale[b], adamw::kVLevels);
+    const float factor = adamw::level_factor(scale[b], kVLevels);
     for (int64_t i = begin; i < end; ++i)
       static_cast<uint8_t*>(v)[i] = factor > 0 ? adamw::v_level(std::sqrt(in[i]), factor) : uint8_t{0};
   }
@@ -121,13 +121,13 @@ void decode_m(MomentCodec codec, float* out, const void* m, const float* scale, 
     for (int64_t i = 0; i < n; ++i) out[i] = to_float(static_cast<const bf16*>(m)[i]);
   if (codec == MomentCodec::kInt8)
     for (int64_t i = 0; i < n; ++i)
-      out[i] = adamw::canonical(adamw::m_value(static_cast<const int8_t*>(m)[i], scale[i / kMomentBlock]));
+      out[i] = adamw::canonical(m_value(static_cast<const int8_t*>(m)[i], scale[i / kMomentBlock]));
 }
 
 void decode_v(MomentCodec codec, float* out, const void* v, const float* scale, int64_t n) {
   if (codec != MomentCodec::kInt8) return decode_m(codec, out, v, nullptr, n);
   for (int64_t i = 0; i < n; ++i)
-    out[i] = adamw::canonical(adamw::v_value(static_cast<const uint8_t*>(v)[i], scale[i / kMomentBlock]));
+    out[i] = adamw::canonical(v_value(static_cast<const uint8_t*>(v)[i], scale[i / kMomentBlock]));
 }
 
 double squared_norm(const void* gradient, DType gradient_dtype, int64_t n) {

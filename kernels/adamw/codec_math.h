@@ -39,7 +39,6 @@ inline bf16 round_stochastic(float x, uint16_t random) {
 inline constexpr float kLevelRoot[4] = {2.189360533155384F, -2.1918042734033345F, 1.3155250665924394F,
                                         -0.31308207250733444F};
 inline constexpr uint32_t kLevelRootBits = 0x5f3759dfU;
-inline constexpr float kMLevels = 127, kVLevels = 255;
 // Not below these, so that every level of m and the square of every level of √v is a normal number, and that the
 // reciprocals are finite.
 inline constexpr float kSmallestMScale = 0x1p-100F, kSmallestVScale = 0x1p-46F;
@@ -80,19 +79,6 @@ inline uint8_t v_level(float root, float factor) {
 inline uint8_t v_level(float root, float factor, uint8_t random) {
   const uint32_t q = (level_on_grid(root * factor, kByteGrid) + random) >> 8 & 0xffU;
   return static_cast<uint8_t>(root > 0 && q == 0 ? 1 : q);
-}
-
-// levels² times this is exactly 1: the value of the largest level is the scale itself.
-inline constexpr float kMUnit = 1 / (kMLevels * kMLevels), kVUnit = 1 / (kVLevels * kVLevels);
-static_assert(kMLevels * kMLevels * kMUnit == 1 && kVLevels * kVLevels * kVUnit == 1);
-inline float m_value(int8_t q, float scale) {
-  const auto x = static_cast<float>(q);
-  return x * std::abs(x) * kMUnit * scale;
-}
-inline float v_value(uint8_t q, float scale) {
-  const auto x = static_cast<float>(q);
-  const float root = x * x * kVUnit * scale;
-  return root * root;
 }
 
 }  // namespace megaslide::adamw

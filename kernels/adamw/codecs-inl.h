@@ -103,12 +103,12 @@ HWY_INLINE Bits VLevel(Floats root, Floats factor) {
 HWY_INLINE Floats LoadM(const int8_t* q, Floats scale) {
   const FloatTag d;
   const auto x = hn::ConvertTo(d, hn::PromoteTo(Integers(), hn::LoadU(SignedBytes(), q)));
-  return hn::Mul(hn::Mul(hn::Mul(x, hn::Abs(x)), hn::Set(d, adamw::kMUnit)), scale);
+  return hn::Mul(hn::Mul(hn::Mul(x, hn::Abs(x)), hn::Set(d, kMUnit)), scale);
 }
 HWY_INLINE Floats LoadV(const uint8_t* q, Floats scale) {
   const FloatTag d;
   const auto x = hn::ConvertTo(d, hn::PromoteTo(Integers(), hn::LoadU(Bytes(), q)));
-  const auto root = hn::Mul(hn::Mul(hn::Mul(x, x), hn::Set(d, adamw::kVUnit)), scale);
+  const auto root = hn::Mul(hn::Mul(hn::Mul(x, x), hn::Set(d, kVUnit)), scale);
   return hn::Mul(root, root);
 }
 

@@ -47,7 +47,7 @@ HWY_INLINE void EncodeBlock(T* out, float& scale, const float* in, int64_t n) {
     top = std::max(top, adamw::magnitude_bits(x[i]));
   }
   scale = adamw::scale_of(top, kRoot ? adamw::kSmallestVScale : adamw::kSmallestMScale);
-  const float factor = adamw::level_factor(scale, kRoot ? adamw::kVLevels : adamw::kMLevels);
+  const float factor = adamw::level_factor(scale, kRoot ? kVLevels : kMLevels);
   if (factor == 0) {
     std::fill_n(out, n, T{0});
     return;
@@ -81,9 +81,9 @@ HWY_INLINE void DecodeBlock(float* out, const T* in, float scale, int64_t n) {
 #endif
   for (; i < n; ++i)
     if constexpr (kRoot)
-      out[i] = adamw::canonical(adamw::v_value(in[i], scale));
+      out[i] = adamw::canonical(v_value(in[i], scale));
     else
-      out[i] = adamw::canonical(adamw::m_value(in[i], scale));
+      out[i] = adamw::canonical(m_value(in[i], scale));
 }
 
 void encode_m_block(int8_t* out, float* scale, const float* in, int64_t n) { EncodeBlock<false>(out, *scale, in, n); }

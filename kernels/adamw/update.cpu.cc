@@ -223,7 +223,7 @@ HWY_INLINE void UpdateBlock(const Coefficients& c, const AdamWState& s, const Ra
     }
 #endif
     for (; i < end; ++i) {
-      float mi = adamw::m_value(m[i], m_scale), vi = adamw::v_value(v[i], v_scale);
+      float mi = m_value(m[i], m_scale), vi = v_value(v[i], v_scale);
       adamw::update_moments(c, mi, vi, to_float(g[i]));
       new_m[i] = mi;
       root[i] = std::sqrt(vi);
@@ -237,8 +237,8 @@ HWY_INLINE void UpdateBlock(const Coefficients& c, const AdamWState& s, const Ra
 #endif
   m_scale = adamw::scale_of(m_top, adamw::kSmallestMScale);
   v_scale = adamw::scale_of(root_top, adamw::kSmallestVScale);
-  const float m_factor = adamw::level_factor(m_scale, adamw::kMLevels);
-  const float v_factor = adamw::level_factor(v_scale, adamw::kVLevels);
+  const float m_factor = adamw::level_factor(m_scale, kMLevels);
+  const float v_factor = adamw::level_factor(v_scale, kVLevels);
 
   RandomBits<uint8_t> m_bits, v_bits;
   const uint8_t* m_random =

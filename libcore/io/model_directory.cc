@@ -13,13 +13,15 @@
 #include "base/progress.h"
 #include "base/sha256.h"
 #include "io/wan_names.h"
+#include "tensor/moment_levels.h"
 
 namespace megaslide {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kDataAlignment = 4096;
-constexpr const char* kStateSuffixes[] = {".master", ".master_low", ".exp_avg", ".exp_avg_sq"};
+constexpr const char* kScaleSuffixes[] = {".exp_avg_scale", ".exp_avg_sq_scale"};
+constexpr const char* kStateSuffixes[] = {".master", ".master_low", ".exp_avg", ".exp_avg_sq", kScaleSuffixes[0], kScaleSuffixes[1]};
 
 std::string part_file_name(const ModelConfig& c, int64_t index) {
   return index < 0 ? kEmbedFile : index == c.layers ? kHeadFile : layer_file_name(index);
@@ -32,6 +34,8 @@ std::string parameter_name(const std::string& name) {
   return name;
 }
 
+bool is_scale(const std::string& name) { return name.ends_with(kScaleSuffixes[0]) || name.ends_with(kScaleSuffixes[1]); }
+
 void check_part(const SafetensorsFile& file, const ModelConfig& config, int64_t index) {
   std::vector<std::string> problems;
   std::map<std::string, Shape> expected;
@@ -41,8 +45,8 @@ void check_part(const SafetensorsFile& file, const ModelConfig& config, int64_t 
   for (const TensorInfo& t : file.tensors()) {
     const auto it = expected.find(parameter_name(t.name));
     if (it == expected.end()) problems.push_back("unknown: " + quote_for_message(t.name));
-    else if (t.shape != it->second)
-      problems.push_back(fmt::format("wrong shape: {} is {}, expected {}", t.name, to_string(t.shape), to_string(it->second)));
+    else if (const Shape shape = is_scale(t.name) ? Shape{moment_blocks(element_count(it->second))} : it->second; t.shape != shape)
+      problems.push_back(fmt::format("wrong shape: {} is {}, expected {}", t.name, to_string(t.shape), to_string(shape)));
   }
   if (problems.empty()) return;
   std::string text;

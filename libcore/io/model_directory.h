@@ -4,7 +4,8 @@
 //   NAME             BF16 (or the model's own dtype)  weight
 //   NAME.master      F32                              fp32 master, or instead of it
 //   NAME.master_low  I16                              r of the split codec: bits of the master = (weight << 16) + r
-//   NAME.exp_avg, NAME.exp_avg_sq   F32               Adam's moments
+//   NAME.exp_avg, NAME.exp_avg_sq   F32 or BF16       Adam's moments, or levels (tensor/moment_levels.h): I8 and U8 with
+//   NAME.exp_avg_scale, NAME.exp_avg_sq_scale  F32    a scale for each block
 //
 // manifest.json: {"format": "megaslide-model", "version": 1, "config": {…}, "dtype": "BF16"|"F32"|"F16"|"mixed",
 //   "parameters": n, "files": [{"name", "bytes", "sha256"}…], "source": {…}, "state": {…} (checkpoints only), "digest": SHA-256 of the rest}
@@ -145,7 +146,7 @@ class ModelDirectoryWriter {
 std::string manifest_to_text(const ModelManifest& manifest);
 ModelManifest parse_manifest(const std::string& text, const std::string& source);
 
-// True for NAME.master, NAME.master_low, NAME.exp_avg and NAME.exp_avg_sq.
+// True for NAME.master, NAME.master_low, NAME.exp_avg, NAME.exp_avg_sq and the scales of these.
 bool is_state_tensor(const std::string& name);
 
 }  // namespace megaslide

@@ -10,7 +10,8 @@ namespace megaslide {
 
 class ParameterReader {
  public:
-  // `file` holds NAME and perhaps NAME.master or NAME.master_low, NAME.exp_avg, NAME.exp_avg_sq (io/model_directory.h).
+  // `file` holds NAME and perhaps NAME.master or NAME.master_low, NAME.exp_avg, NAME.exp_avg_sq and their scales
+  // (io/model_directory.h).
   // Throws Error for types that do not fit each other.
   ParameterReader(const SafetensorsFile& file, const std::string& name);
 
@@ -30,7 +31,7 @@ class ParameterReader {
   SafetensorsFile file_;
   std::string name_;
   TensorView weight_;
-  std::optional<TensorView> master_, low_, first_, second_;
+  std::optional<TensorView> master_, low_, first_, second_, first_scale_, second_scale_;  // scales: of I8 and U8
 };
 
 // Elements of a float type as fp32 from an unaligned view.

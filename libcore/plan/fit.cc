@@ -96,9 +96,14 @@ class Search {
 
 void stash_on_host(RunConfig& r) { r.stream.stash = RunConfig::Stash::kHost, r.stream.segment = 1; }
 void recomputed(RunConfig& r) { r.stream.stash = RunConfig::Stash::kRecompute, r.stream.segment = 1; }
-void host_and_layer(RunConfig& r) {
+void int8_on_host(RunConfig& r) {
   stash_on_host(r);
+  r.optimizer.moments = RunConfig::Moments::kInt8;
+}
+void least_state(RunConfig& r) {
+  int8_on_host(r);
   r.train.clip = RunConfig::Clip::kLayer;
+  r.optimizer.masters = RunConfig::Masters::kBf16StochasticRounding;
 }
 
 std::string clip_name(int64_t num_frames) { return num_frames ? std::to_string(num_frames) : "none"; }
@@ -115,7 +120,9 @@ FitReport find_what_fits(const PlanRequest& request, StopToken stop) {
   report.rows.push_back(search.row("", nullptr));
   report.rows.push_back(search.row("--set stream.stash=host", stash_on_host));
   report.rows.push_back(search.row("--set stream.stash=recompute", recomputed));
-  report.rows.push_back(search.row("--set stream.stash=host --set train.clip=layer", host_and_layer));
+  report.rows.push_back(search.row("--set stream.stash=host --set optimizer.moments=int8", int8_on_host));
+  if (request.run.model.compute_dtype == RunConfig::ComputeDtype::kBf16)
+    report.rows.push_back(search.row("--set stream.stash=host --set optimizer.moments=int8 --set train.clip=layer --set optimizer.masters=bf16-sr", least_state));
   for (const std::string& name : preset_names("models")) {
     PlanRequest r = request;
     r.model = with_overrides(load_model_config(name), request.run);
@@ -141,10 +148,11 @@ std::string to_json(const FitReport& r) {
 
 std::string to_text(const FitReport& r, const PlanRequest& request) {
   std::string out = fmt::format("{} on {}, clips of {} frames of {}x{}\n\n", request.model.name, request.machine.name, r.num_frames, r.width, r.height);
-  out += fmt::format("{:<48} {:>16} {:>10}   {:>16} {:>10}\n", "settings", "longest, frames", "s a step", "largest picture", "s a step");
+  out += fmt::format("{:>16} {:>10}   {:>16} {:>10}   settings\n", "longest, frames", "s a step", "largest picture", "s a step");
   for (const FitRow& row : r.rows)
-    out += fmt::format("{:<48} {:>16} {:>10.4g}   {:>16} {:>10.4g}\n", row.settings.empty() ? "as the run says" : row.settings, clip_name(row.num_frames),
-                       row.num_frames_seconds, row.width ? fmt::format("{}x{}", row.width, row.height) : "none", row.size_seconds);
+    out += fmt::format("{:>16} {:>10.4g}   {:>16} {:>10.4g}   {}\n", clip_name(row.num_frames), row.num_frames_seconds,
+                       row.width ? fmt::format("{}x{}", row.width, row.height) : "none", row.size_seconds,
+                       row.settings.empty() ? "as the run says" : row.settings);
   out += fmt::format("\n{:<24} {:>14} {:>6} {:>10} {:>16}\n", "other models", "parameters", "fits", "s a step", "longest, frames");
   for (const FitModel& m : r.models)
     out += fmt::format("{:<24} {:>14} {:>6} {:>10.4g} {:>16}\n", m.name, m.parameters, m.fits ? "yes" : "no", m.step_seconds, clip_name(m.num_frames));

@@ -52,6 +52,14 @@ bool stash_on_host(PlanRequest& r) {
   r.run.stream.segment = 1;
   return std::exchange(r.run.stream.stash, RunConfig::Stash::kHost) != RunConfig::Stash::kHost;
 }
+bool int8_moments(PlanRequest& r) {
+  return std::exchange(r.run.optimizer.moments, RunConfig::Moments::kInt8) != RunConfig::Moments::kInt8;
+}
+// Masters of 16 bits are the last resort: they need the weights themselves in bf16.
+bool rounded_masters(PlanRequest& r) {
+  if (r.run.model.compute_dtype != RunConfig::ComputeDtype::kBf16) return false;
+  return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kBf16StochasticRounding) != RunConfig::Masters::kBf16StochasticRounding;
+}
 bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
 bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
 bool no_accumulation(PlanRequest& r) {
@@ -67,11 +75,13 @@ const std::vector<Change>& all_changes() {
       {"stream.stash=recompute", recomputed_segments, true},
       {"optimizer.masters=split", split_masters},
       {"optimizer.gradients=bf16", bf16_gradients},
+      {"optimizer.moments=int8", int8_moments},
       {"train.clip=layer", clip_by_layer},
       {"model.compute_dtype=bf16", bf16_compute},
       {"data.batch_size=1", smaller_batch},
       {"data.batch_tokens=1", fewer_tokens},
       {"train.gradient_accumulation_steps=1", no_accumulation},
+      {"optimizer.masters=bf16-sr", rounded_masters},
   };
   return changes;
 }

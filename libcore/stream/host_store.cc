@@ -11,6 +11,7 @@ namespace megaslide {
 HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options), memory_(options.simulated) {
   MS_CHECK(options.compute_dtype == DType::kBF16 || options.compute_dtype == DType::kF32);
   MS_CHECK(options.streamed_slots == 0 || !options.training);
+  MS_CHECK(options.masters != MasterCodec::kBf16Sr || options.compute_dtype == DType::kBF16);
   int64_t largest_layer = 0;
   for (const auto& l : network.layers) largest_layer = std::max(largest_layer, l->layout().elements);
   std::vector<void*> weight_slabs, gradient_slabs;
@@ -40,8 +41,17 @@ HostStore::HostStore(const Network& network, const HostStoreOptions& options) : 
       if (options_.training && options_.masters == MasterCodec::kFp32) s.master = static_cast<float*>(memory_.allocate(n * 4, ledger_.masters));
     }
     if (options_.training) {
-      s.exp_avg = static_cast<float*>(memory_.allocate(n * 4, ledger_.moments));
-      s.exp_avg_sq = static_cast<float*>(memory_.allocate(n * 4, ledger_.moments));
+      int64_t blocks = 0;
+      for (const ParamSpec& p : module.params()) {
+        s.scale_at.push_back(blocks);
+        blocks += moment_blocks(element_count(p.shape));
+      }
+      s.exp_avg = memory_.allocate(moment_bytes(options_.moments, n), ledger_.moments);
+      s.exp_avg_sq = memory_.allocate(moment_bytes(options_.moments, n), ledger_.moments);
+      if (options_.moments == MomentCodec::kInt8) {
+        s.exp_avg_scale = static_cast<float*>(memory_.allocate(blocks * 4, ledger_.moments));
+        s.exp_avg_sq_scale = static_cast<float*>(memory_.allocate(blocks * 4, ledger_.moments));
+      }
       s.gradient = gradient_slabs.empty() ? memory_.allocate(n * dtype_bytes(options_.gradients), ledger_.gradients)
                                           : gradient_slabs[states_.size() % gradient_slabs.size()];
     }
@@ -68,6 +78,39 @@ void HostStore::write_master(ThreadPool& pool, int module, int64_t begin, int64_
   auto* w = static_cast<bf16*>(s.weights) + begin;
   if (s.remainder) split_master(pool, w, s.remainder + begin, in, n);
   else round_master(pool, w, in, n);
+}
+
+AdamWState HostStore::optimizer_state(int module, size_t parameter) const {
+  const ModuleState& s = this->module(module);
+  const int64_t at = s.module->layout().offset[parameter], scale = s.scale_at[parameter];
+  const auto moment = [&](void* slab) { return static_cast<std::byte*>(slab) + moment_bytes(options_.moments, at); };
+  AdamWState a;
+  a.masters = s.master ? MasterCodec::kFp32 : options_.masters;
+  a.moments = options_.moments;
+  a.p = s.master ? s.master + at : nullptr;
+  a.w = s.weights == s.master ? nullptr : static_cast<bf16*>(s.weights) + at;
+  a.r = s.remainder ? s.remainder + at : nullptr;
+  a.m = moment(s.exp_avg);
+  a.v = moment(s.exp_avg_sq);
+  if (s.exp_avg_scale) a.m_scale = s.exp_avg_scale + scale, a.v_scale = s.exp_avg_sq_scale + scale;
+  return a;
+}
+
+void HostStore::read_moments(ThreadPool& pool, int module, size_t parameter, float* m, float* v) const {
+  const AdamWState a = optimizer_state(module, parameter);
+  const int64_t n = element_count(this->module(module).module->params()[parameter].shape);
+  decode_m(pool, a.moments, m, a.m, a.m_scale, n);
+  decode_v(pool, a.moments, v, a.v, a.v_scale, n);
+}
+
+void HostStore::write_first_moment(ThreadPool& pool, int module, size_t parameter, const float* m) {
+  const AdamWState a = optimizer_state(module, parameter);
+  encode_m(pool, a.moments, a.m, a.m_scale, m, element_count(this->module(module).module->params()[parameter].shape));
+}
+
+void HostStore::write_second_moment(ThreadPool& pool, int module, size_t parameter, const float* v) {
+  const AdamWState a = optimizer_state(module, parameter);
+  encode_v(pool, a.moments, a.v, a.v_scale, v, element_count(this->module(module).module->params()[parameter].shape));
 }
 
 }  // namespace megaslide

@@ -2,7 +2,7 @@
 //
 // Modules are numbered 0 = embedding, 1 … L = layers, L + 1 = head. All slabs of a module share its ParamLayout. The
 // state codecs are those of spec engine.md §1: the compute weight w is a cache of the fp32 master p, rounded to the nearest
-// bf16 (ties away from zero: see kernels/adamw/adamw.h).
+// bf16 (ties away from zero: see kernels/adamw/adamw.h), or itself the master (bf16-sr).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,6 +30,7 @@ struct HostStoreOptions {
   // Not 0: module m's gradient lies in slab m mod gradient_slots, which is free again once its update has run. For updates
   // that do not wait for the whole backward.
   int gradient_slots = 0;
+  MomentCodec moments = MomentCodec::kFp32;
 };
 
 // Slabs of layout.elements elements; nullptr where the codec has none.
@@ -39,8 +40,11 @@ struct ModuleState {
   void* weights = nullptr;        // compute_dtype
   int16_t* remainder = nullptr;   // kSplit
   float* master = nullptr;        // kFp32; the same memory as `weights` where compute_dtype is F32
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  void* exp_avg = nullptr;        // of the moment codec
+  void* exp_avg_sq = nullptr;
+  float* exp_avg_scale = nullptr;     // kInt8: of each parameter its blocks, from scale_at on
+  float* exp_avg_sq_scale = nullptr;
+  std::vector<int64_t> scale_at;      // a parameter
   void* gradient = nullptr;
 };
 
@@ -63,6 +67,13 @@ class HostStore {
   // The fp32 master of elements [begin, begin + n) of a module, and its replacement (which rounds the weight anew).
   void read_master(ThreadPool& pool, int module, int64_t begin, int64_t n, float* out) const;
   void write_master(ThreadPool& pool, int module, int64_t begin, int64_t n, const float* in);
+
+  // The arrays of one parameter of a module.
+  AdamWState optimizer_state(int module, size_t parameter) const;
+  // Its moments in fp32.
+  void read_moments(ThreadPool& pool, int module, size_t parameter, float* m, float* v) const;
+  void write_first_moment(ThreadPool& pool, int module, size_t parameter, const float* m);
+  void write_second_moment(ThreadPool& pool, int module, size_t parameter, const float* v);
 
  private:
   HostStoreOptions options_;

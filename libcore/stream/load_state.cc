@@ -29,8 +29,10 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
   reader.master(p.data(), 0, n);
   store.write_master(pool, m, at, n, p.data());
   if (moments && s.exp_avg && reader.has_moments()) {
-    reader.first_moment(s.exp_avg + at, 0, n);
-    reader.second_moment(s.exp_avg_sq + at, 0, n);
+    reader.first_moment(p.data(), 0, n);
+    store.write_first_moment(pool, m, i, p.data());
+    reader.second_moment(p.data(), 0, n);
+    store.write_second_moment(pool, m, i, p.data());
   }
   reader.drop_pages();
 }

@@ -77,7 +77,8 @@ struct StoredTensor {
 };
 
 // Parameter by parameter: weight, master, moments.
-std::vector<StoredTensor> stored_tensors(const ModuleState& s, DType compute_dtype) {
+std::vector<StoredTensor> stored_tensors(const HostStore& store, int module) {
+  const ModuleState& s = store.module(module);
   std::vector<StoredTensor> all;
   const auto& params = s.module->params();
   for (size_t i = 0; i < params.size(); ++i) {
@@ -86,11 +87,16 @@ std::vector<StoredTensor> stored_tensors(const ModuleState& s, DType compute_dty
     auto add = [&](const std::string& suffix, DType type, const void* slab) {
       all.push_back({{name + suffix, type, params[i].shape}, static_cast<const std::byte*>(slab) + at * dtype_bytes(type)});
     };
-    add("", compute_dtype, s.weights);
+    add("", store.options().compute_dtype, s.weights);
     if (s.remainder) add(".master_low", DType::kI16, s.remainder);
     if (s.master && s.master != s.weights) add(".master", DType::kF32, s.master);
-    add(".exp_avg", DType::kF32, s.exp_avg);
-    add(".exp_avg_sq", DType::kF32, s.exp_avg_sq);
+    const MomentCodec codec = store.options().moments;
+    add(".exp_avg", codec == MomentCodec::kFp32 ? DType::kF32 : codec == MomentCodec::kBf16 ? DType::kBF16 : DType::kI8, s.exp_avg);
+    add(".exp_avg_sq", codec == MomentCodec::kFp32 ? DType::kF32 : codec == MomentCodec::kBf16 ? DType::kBF16 : DType::kU8, s.exp_avg_sq);
+    if (codec != MomentCodec::kInt8) continue;
+    const Shape blocks{moment_blocks(element_count(params[i].shape))};
+    all.push_back({{name + ".exp_avg_scale", DType::kF32, blocks}, s.exp_avg_scale + s.scale_at[i]});
+    all.push_back({{name + ".exp_avg_sq_scale", DType::kF32, blocks}, s.exp_avg_sq_scale + s.scale_at[i]});
   }
   return all;
 }
@@ -175,7 +181,7 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
 int64_t checkpoint_bytes(const HostStore& store) {
   int64_t bytes = 0;
   for (int m = 0; m < store.modules(); ++m)
-    for (const auto& t : stored_tensors(store.module(m), store.options().compute_dtype))
+    for (const auto& t : stored_tensors(store, m))
       bytes += element_count(t.entry.shape) * dtype_bytes(t.entry.dtype);
   return bytes;
 }
@@ -226,7 +232,7 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
     writer.set_state(to_json(state));
     pool.parallel_for(store.modules(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t m = begin; m < end; ++m) {
-        const auto tensors = stored_tensors(store.module(static_cast<int>(m)), store.options().compute_dtype);
+        const auto tensors = stored_tensors(store, static_cast<int>(m));
         std::vector<SafetensorsEntry> entries;
         for (const auto& t : tensors) entries.push_back(t.entry);
         const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
@@ -290,7 +296,7 @@ RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& 
 
 std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool) {
   StateHasher hasher;
-  std::vector<float> p;
+  std::vector<float> p, first, second;
   std::vector<uint16_t> w;
   for (int m = 0; m < store.modules(); ++m) {
     const ModuleState& s = store.module(m);
@@ -307,7 +313,9 @@ std::string state_hash(const HostStore& store, const RunState& state, ThreadPool
         const auto* bits = static_cast<const uint16_t*>(s.weights) + at;
         w.assign(bits, bits + n);
       }
-      hasher.add_tensor(s.prefix + params[i].name, w, p, {s.exp_avg + at, n}, {s.exp_avg_sq + at, n});
+      first.resize(n), second.resize(n);
+      store.read_moments(pool, m, i, first.data(), second.data());
+      hasher.add_tensor(s.prefix + params[i].name, w, p, first, second);
     }
   }
   hasher.add_step(static_cast<uint64_t>(state.updates), generator_text(state));

@@ -1,5 +1,7 @@
 #include "train/self_test.h"
 
+#include <tuple>
+
 #include "base/error.h"
 #include "base/philox.h"
 #include "diffusion/flow_matching.h"
@@ -22,6 +24,7 @@ struct Variant {
   LinkKind link = LinkKind::kEmulated;
   int slots = 2;
   MasterCodec masters = MasterCodec::kSplit;
+  MomentCodec moments = MomentCodec::kFp32;
   StashOptions stash = {};
   double jitter = 0;
   bool resume = false;
@@ -70,7 +73,11 @@ class Runner {
   }
 
  private:
-  static HostStoreOptions store_options(const Variant& v) { return {DType::kBF16, true, v.masters, DType::kBF16, false}; }
+  static HostStoreOptions store_options(const Variant& v) {
+    HostStoreOptions o{DType::kBF16, true, v.masters, DType::kBF16, false};
+    o.moments = v.moments;
+    return o;
+  }
   ThreadPool& pool(const Variant&) const { return pool_; }
 
   void start(HostStore& store) const {
@@ -151,9 +158,18 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
   for (int i = 0; i < options.jitter_runs; ++i)
     variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
   std::vector<SelfTestComparison> all;
-  for (const Variant& v : variants) {
-    all.push_back({v.name, expected, runner.run(v)});
+  const auto compare = [&](const Variant& v, const std::string& with) {
+    all.push_back({v.name, with, runner.run(v)});
     report(all.back());
+  };
+  for (const Variant& v : variants) compare(v, expected);
+  // Lossy codecs have states of their own, as well defined.
+  for (const auto& [masters, moments, name] : {std::tuple{MasterCodec::kSplit, MomentCodec::kInt8, "int8 moments"},
+                                               {MasterCodec::kBf16Sr, MomentCodec::kBf16, "bf16-sr masters, bf16 moments"}}) {
+    const Variant sync{.name = "sync", .async = false, .masters = masters, .moments = moments};
+    const std::string lossy = runner.run(sync);
+    compare({.name = fmt::format("{}: {} threads = 1 thread", name, n), .threads = n, .masters = masters, .moments = moments}, lossy);
+    compare({.name = fmt::format("{}: resumed = uninterrupted", name), .threads = n, .masters = masters, .moments = moments, .resume = true}, lossy);
   }
   return all;
 }

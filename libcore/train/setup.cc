@@ -22,6 +22,24 @@ ClipMode clip_mode(const RunConfig& run) {
   return ClipMode::kExact;
 }
 
+MasterCodec master_codec(const RunConfig& run) {
+  switch (run.optimizer.masters) {
+    case RunConfig::Masters::kSplit: return MasterCodec::kSplit;
+    case RunConfig::Masters::kFp32: return MasterCodec::kFp32;
+    case RunConfig::Masters::kBf16StochasticRounding: return MasterCodec::kBf16Sr;
+  }
+  return MasterCodec::kSplit;
+}
+
+MomentCodec moment_codec(const RunConfig& run) {
+  switch (run.optimizer.moments) {
+    case RunConfig::Moments::kFp32: return MomentCodec::kFp32;
+    case RunConfig::Moments::kBf16: return MomentCodec::kBf16;
+    case RunConfig::Moments::kInt8: return MomentCodec::kInt8;
+  }
+  return MomentCodec::kFp32;
+}
+
 // The device's memory for inputs of L layers is least, about 2√L of them, with segments of √L.
 StashOptions stash_options(const RunConfig& run, int64_t layers) {
   const auto& s = run.stream;
@@ -36,7 +54,8 @@ HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
   HostStoreOptions o;
   o.compute_dtype = compute_dtype(run);
   o.training = true;
-  o.masters = run.optimizer.masters == RunConfig::Masters::kFp32 ? MasterCodec::kFp32 : MasterCodec::kSplit;
+  o.masters = master_codec(run);
+  o.moments = moment_codec(run);
   o.gradients = run.optimizer.gradients == RunConfig::Gradients::kFp32 ? DType::kF32 : DType::kBF16;
   o.simulated = simulated;
   o.gradient_slots = gradient_slots(clip_mode(run));
@@ -45,7 +64,7 @@ HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
 
 OptimizerOptions optimizer_options(const RunConfig& run) {
   return {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay,
-          run.train.max_grad_norm, clip_mode(run)};
+          run.train.max_grad_norm, clip_mode(run), static_cast<uint64_t>(run.train.seed)};
 }
 
 PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling,

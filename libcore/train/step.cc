@@ -107,15 +107,16 @@ void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) 
   Stream& host = device_.host();
   ModuleState& s = store_.module(module);
   const int64_t n = s.module->layout().elements;
-  const double gradient_bytes = static_cast<double>(dtype_bytes(store_.options().gradients));
-  // Read and write masters and moments, read the gradient; the bf16 weight is written (split: it is the master's half).
-  const double bytes = (24 + gradient_bytes + (s.master && s.weights != s.master ? 2 : 0)) * static_cast<double>(n);
+  const HostStoreOptions& o = store_.options();
+  const AdamWState codecs = store_.optimizer_state(module, 0);
+  const double bytes = update_bytes_each(codecs.masters, codecs.moments, dtype_bytes(o.gradients), codecs.w != nullptr) * static_cast<double>(n);
   AdamWStep step;
   step.beta1 = optimizer_.beta1;
   step.beta2 = optimizer_.beta2;
   step.eps = optimizer_.eps;
   step.step = number;
   step.clip = clip_;
+  step.seed = optimizer_.seed;
   host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module, learning_rate]() mutable {
     if (!exact() && !decide_alone(module, step.clip)) return;
     const auto& params = s.module->params();
@@ -127,14 +128,8 @@ void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) 
       const int64_t at = layout.offset[i], count = element_count(params[i].shape);
       const DType dtype = store_.options().gradients;
       const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);
-      AdamWState state;
-      state.masters = store_.options().masters;
-      state.p = s.master ? s.master + at : nullptr;
-      state.w = s.weights == s.master ? nullptr : static_cast<bf16*>(s.weights) + at;
-      state.r = s.remainder ? s.remainder + at : nullptr;
-      state.m = s.exp_avg + at;
-      state.v = s.exp_avg_sq + at;
-      adamw_update(host.pool(), state, g, dtype, count, p);
+      p.first = static_cast<uint64_t>(module) << 40 | static_cast<uint64_t>(at);
+      adamw_update(host.pool(), store_.optimizer_state(module, i), g, dtype, count, p);
     }
   });
 }

@@ -23,6 +23,7 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   double max_grad_norm = 1.0;
   ClipMode clip = ClipMode::kExact;
+  uint64_t seed = 0;  // of stochastic rounding
 };
 
 // Gradient slabs of a run (HostStoreOptions::gradient_slots): one is filled, one is on its way, one is used.

@@ -96,7 +96,7 @@ TEST(Clip, EachModuleIsScaledByItsOwnNorm) {
     std::vector<double> moments;
     for (int m = 0; m < store.modules(); ++m) {
       double sum = 0;
-      for (int64_t i = 0; i < store.module(m).module->layout().elements; ++i) sum += std::pow(static_cast<double>(store.module(m).exp_avg[i]) / 0.1, 2);
+      for (int64_t i = 0; i < store.module(m).module->layout().elements; ++i) sum += std::pow(static_cast<double>(static_cast<const float*>(store.module(m).exp_avg)[i]) / 0.1, 2);
       moments.push_back(std::sqrt(sum));
     }
     return moments;
