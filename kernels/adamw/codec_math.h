@@ -26,17 +26,15 @@ inline bf16 round_stochastic(float x, uint16_t random) {
   return {static_cast<uint16_t>((magnitude_bits(x) < 0x7f800000U ? u + random : u) >> 16)};
 }
 
-// int8. The level of a value is √z, z = 127²·|m|/scale or 255²·√v/scale. It is made of additions and multiplications
-// alone, so that all instruction sets agree and none waits for the divider: y ≈ 1/√z within 3.5% from the exponent, then
-// √z = z·y·P(z·y·y), P the cubic minimax polynomial of u^(−1/2) over the u that occur: relative error below 7.6e-7. It
-// matters, since v is encoded again in every step and an error of its level, four times over, adds up to 1/(1−β2) times
-// itself. z = 0 gives 0.
-inline constexpr float kLevelRoot[4] = {2.189360533155384F, -2.1918042734033345F, 1.3155250665924394F,
-                                        -0.31308207250733444F};
+// int8. The level of a value is √z, z = 127²·|m|/scale or 255²·√v/scale. For v it is IEEE's root: v is encoded again in
+// every step, and an error of its level, four times over, adds up to 1/(1−β2) times itself. m forgets faster; its root is
+// made of additions and multiplications alone, which run beside the divider: y ≈ 1/√z within 3.5% from the exponent, then
+// √z = z·y·P(z·y·y), P the quadratic minimax polynomial of u^(−1/2) over the u that occur: relative error below 2.6e-5.
+inline constexpr float kLevelRoot[3] = {1.8766221590567473F, -1.2521481820640348F, 0.3755262081791989F};
 inline constexpr uint32_t kLevelRootBits = 0x5f3759dfU;
 inline constexpr float kMLevels = 127, kVLevels = 255;
-// z of the block's largest value: 127², and 255² with what makes √z come out as 255.
-inline constexpr float kMTop = 16129, kVTop = 65025.046F;
+// z of the block's largest value: 127² with what makes that root come out as 127, and 255².
+inline constexpr float kMTop = 16129.65F, kVTop = 65025;
 // Not below these, so that every level of m and the square of every level of √v is a normal number, and that the
 // reciprocals are finite.
 inline constexpr float kSmallestMScale = 0x1p-100F, kSmallestVScale = 0x1p-46F;
@@ -49,15 +47,14 @@ constexpr float grid(int fraction, bool is_signed) {
 }
 
 // sqrt(|z|) with z's sign, plus `on` with one rounding.
-inline uint32_t level_on_grid(float z, float on) {
+inline uint32_t m_level_on(float on, float z) {
   const float size = std::abs(z);
   const float y = std::bit_cast<float>(kLevelRootBits - (std::bit_cast<uint32_t>(size) >> 1));
   const float root = size * y, u = root * y;
-  float polynomial = std::fma(kLevelRoot[3], u, kLevelRoot[2]);
-  polynomial = std::fma(polynomial, u, kLevelRoot[1]);
-  polynomial = std::fma(polynomial, u, kLevelRoot[0]);
+  const float polynomial = std::fma(std::fma(kLevelRoot[2], u, kLevelRoot[1]), u, kLevelRoot[0]);
   return std::bit_cast<uint32_t>(std::fma(std::copysign(root, z), polynomial, on));
 }
+inline uint32_t v_level_on(float on, float z) { return std::bit_cast<uint32_t>(std::sqrt(z) + on); }
 
 // The scale of a block, from the largest magnitude_bits() of its values; NaN if one of them is not finite.
 inline float scale_of(uint32_t largest, float smallest) {
@@ -68,20 +65,20 @@ inline float scale_of(uint32_t largest, float smallest) {
 inline float level_factor(float scale, float top) { return scale > 0 ? top / scale : 0; }
 
 inline int8_t m_level(float m, float factor) {
-  return static_cast<int8_t>(level_on_grid(m * factor, grid(0, true)) & 0xffU);
+  return static_cast<int8_t>(m_level_on(grid(0, true), m * factor) & 0xffU);
 }
 inline int8_t m_level(float m, float factor, uint16_t random) {
   const uint32_t lower = random & 0xffU;
-  return static_cast<int8_t>((level_on_grid(m * factor, grid(kMFraction, true)) + lower) >> kMFraction & 0xffU);
+  return static_cast<int8_t>((m_level_on(grid(kMFraction, true), m * factor) + lower) >> kMFraction & 0xffU);
 }
 // `root` = sqrt(v); at least 1 unless that is 0.
 inline uint8_t v_level(float root, float factor) {
-  const uint32_t q = level_on_grid(root * factor, grid(0, false)) & 0xffU;
+  const uint32_t q = v_level_on(grid(0, false), root * factor) & 0xffU;
   return static_cast<uint8_t>(root > 0 && q == 0 ? 1 : q);
 }
 inline uint8_t v_level(float root, float factor, uint16_t random) {
   const uint32_t upper = random >> (16 - kVFraction);
-  const uint32_t q = (level_on_grid(root * factor, grid(kVFraction, false)) + upper) >> kVFraction & 0xffU;
+  const uint32_t q = (v_level_on(grid(kVFraction, false), root * factor) + upper) >> kVFraction & 0xffU;
   return static_cast<uint8_t>(root > 0 && q == 0 ? 1 : q);
 }
 

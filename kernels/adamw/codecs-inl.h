@@ -57,27 +57,28 @@ HWY_INLINE void StoreStochastic(Floats x, const uint16_t* random, bf16* out) {
   hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(rounded)), Halves(), reinterpret_cast<uint16_t*>(out));
 }
 
-template <bool kSigned>
-HWY_INLINE Bits LevelOnGrid(Floats z, int fraction) {
+HWY_INLINE Bits MLevelOn(int fraction, Floats z) {
   const FloatTag d;
-  const auto size = kSigned ? hn::Abs(z) : z;
+  const auto size = hn::Abs(z);
   const auto y = hn::BitCast(
       d, hn::Sub(hn::Set(Words(), adamw::kLevelRootBits), hn::ShiftRight<1>(hn::BitCast(Words(), size))));
   const auto root = hn::Mul(size, y), u = hn::Mul(root, y);
-  auto polynomial = hn::MulAdd(hn::Set(d, adamw::kLevelRoot[3]), u, hn::Set(d, adamw::kLevelRoot[2]));
-  polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[1]));
-  polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[0]));
-  return hn::BitCast(Words(), hn::MulAdd(kSigned ? hn::CopySignToAbs(root, z) : root, polynomial,
-                                        hn::Set(d, adamw::grid(fraction, kSigned))));
+  const auto linear = hn::MulAdd(hn::Set(d, adamw::kLevelRoot[2]), u, hn::Set(d, adamw::kLevelRoot[1]));
+  const auto polynomial = hn::MulAdd(linear, u, hn::Set(d, adamw::kLevelRoot[0]));
+  const auto on = hn::Set(d, adamw::grid(fraction, true));
+  return hn::BitCast(Words(), hn::MulAdd(hn::CopySignToAbs(root, z), polynomial, on));
+}
+HWY_INLINE Bits VLevelOn(int fraction, Floats z) {
+  return hn::BitCast(Words(), hn::Add(hn::Sqrt(z), hn::Set(FloatTag(), adamw::grid(fraction, false))));
 }
 
 HWY_INLINE void StoreLevels(Bits q, uint8_t* out) { hn::StoreU(hn::TruncateTo(Bytes(), q), Bytes(), out); }
 // Levels of m, stochastically by the lower byte of the random bits, or to nearest.
 HWY_INLINE Bits MLevel(Floats m, Floats factor, Bits random) {
-  const auto q = LevelOnGrid<true>(hn::Mul(m, factor), adamw::kMFraction);
+  const auto q = MLevelOn(adamw::kMFraction, hn::Mul(m, factor));
   return hn::ShiftRight<adamw::kMFraction>(hn::Add(q, hn::And(random, hn::Set(Words(), 0xffU))));
 }
-HWY_INLINE Bits MLevel(Floats m, Floats factor) { return LevelOnGrid<true>(hn::Mul(m, factor), 0); }
+HWY_INLINE Bits MLevel(Floats m, Floats factor) { return MLevelOn(0, hn::Mul(m, factor)); }
 // Levels of v, by the upper ones. q is at least 1 above what level 0 looks like where there is something to represent.
 template <int kFraction>
 HWY_INLINE Bits AtLeastOne(Bits q, Floats root) {
@@ -87,11 +88,11 @@ HWY_INLINE Bits AtLeastOne(Bits q, Floats root) {
 }
 HWY_INLINE Bits VLevel(Floats root, Floats factor, Bits random) {
   constexpr int kFraction = adamw::kVFraction;
-  const auto q = LevelOnGrid<false>(hn::Mul(root, factor), kFraction);
+  const auto q = VLevelOn(kFraction, hn::Mul(root, factor));
   return AtLeastOne<kFraction>(hn::ShiftRight<kFraction>(hn::Add(q, hn::ShiftRight<16 - kFraction>(random))), root);
 }
 HWY_INLINE Bits VLevel(Floats root, Floats factor) {
-  return AtLeastOne<0>(LevelOnGrid<false>(hn::Mul(root, factor), 0), root);
+  return AtLeastOne<0>(VLevelOn(0, hn::Mul(root, factor)), root);
 }
 
 HWY_INLINE Floats LoadM(const int8_t* q, Floats scale) {
