@@ -22,7 +22,7 @@ using adamw::Coefficients;
 
 // Fetched ahead of use: reading up to nine streams a block at a time, with work between the blocks, is more than
 // hardware prefetchers follow. A hint, so that it may run past the end of an array.
-constexpr int64_t kAhead = 4 * kMomentBlock;
+constexpr int64_t kAhead = 2 * kMomentBlock;
 constexpr int64_t kGroup = 64;  // elements between fetches: one line of bytes, four of fp32
 HWY_INLINE void FetchGroup(const void* array, int64_t i, int64_t width) {
   const auto at = reinterpret_cast<uintptr_t>(array) + static_cast<uintptr_t>((i + kAhead) * width);
