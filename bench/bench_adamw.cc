@@ -1,5 +1,5 @@
-// Optimizer updates of every pair of codecs, with one thread and with all, and a triad of fp32 arrays that moves as much
-// memory. `of_triad` is a pair's bytes/s over the median of the triads run just before and after it with as many threads.
+// Optimizer updates of every pair of codecs, with one thread and with all, each in turn with a triad over fp32 arrays.
+// `of_triad` is the median of the updates' bytes/s over those of the triads beside them.
 //   bench_adamw [--parameters 64000000] [--rounds 7] [--only split/int8]
 #include <algorithm>
 #include <chrono>
@@ -46,7 +46,7 @@ class Pages {
 struct Memory {
   Memory(ThreadPool& pool, int64_t n)
       : p(pool, 4 * n), w(pool, 2 * n), r(pool, 2 * n), m(pool, 4 * n), v(pool, 4 * n), g(pool, 2 * n),
-        m_scale(pool, 4 * moment_blocks(n)), v_scale(pool, 4 * moment_blocks(n)) {
+        a(pool, 4 * n), b(pool, 4 * n), m_scale(pool, 4 * moment_blocks(n)), v_scale(pool, 4 * moment_blocks(n)) {
     pool.parallel_for(n, 1 << 20, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         g.as<bf16>()[i] = to_bf16(static_cast<float>((i * 2654435761) % 2001 - 1000) * 1e-6F);
@@ -63,7 +63,7 @@ struct Memory {
             .m_scale = m_scale.as<float>(),
             .v_scale = v_scale.as<float>()};
   }
-  Pages p, w, r, m, v, g, m_scale, v_scale;
+  Pages p, w, r, m, v, g, a, b, m_scale, v_scale;  // a and b: the triad's
 };
 
 // a = a·s + b: 12 bytes an element.
@@ -100,10 +100,10 @@ void run(const Options& o, int threads) {
   const int64_t n = o.parameters;
   const Memory memory(pool, n);
   AdamWStep step;
-  const auto triad = [&] {
+  const auto triad = [&] {  // bytes/s
     const double seconds = seconds_of([&] {
       pool.parallel_for(n, 65536, [&](int64_t begin, int64_t end) {
-        triad_piece(memory.m.as<float>() + begin, memory.v.as<float>() + begin, end - begin);
+        triad_piece(memory.a.as<float>() + begin, memory.b.as<float>() + begin, end - begin);
       });
     });
     return 12 * static_cast<double>(n) / seconds;
@@ -117,22 +117,23 @@ void run(const Options& o, int threads) {
       });
     const AdamWState state = memory.state(pair.masters, pair.moments);
     const double bytes = update_bytes_each(pair.masters, pair.moments, 2) * static_cast<double>(n);
-    std::vector<double> rates, shares;
+    std::vector<double> rates, triads, shares;
     for (int round = 0; round <= o.rounds; ++round) {
       ++step.step;
       const double seconds =
           seconds_of([&] { adamw_update(pool, state, memory.g.as<bf16>(), DType::kBF16, n, step); });
+      const double bandwidth = triad();
       if (round == 0) continue;  // from zeros
       rates.push_back(static_cast<double>(n) / seconds);
+      triads.push_back(bandwidth);
+      shares.push_back(bytes / seconds / bandwidth);
     }
-    // The triad writes over the moments, so that it waits until the pair has been timed.
-    std::vector<double> triads;
-    for (int round = 0; round < o.rounds; ++round) triads.push_back(triad());
-    const double rate = median(rates), bandwidth = rate * bytes / static_cast<double>(n);
+    const double rate = median(rates);
     std::printf("{\"codecs\": \"%s\", \"threads\": %d, \"gparameters_per_s\": %.3f, \"best\": %.3f, "
                 "\"bytes_each\": %.2f, \"gbytes_per_s\": %.1f, \"triad_gbytes_per_s\": %.1f, \"of_triad\": %.2f}\n",
                 pair.name, threads, rate * 1e-9, *std::max_element(rates.begin(), rates.end()) * 1e-9,
-                bytes / static_cast<double>(n), bandwidth * 1e-9, median(triads) * 1e-9, bandwidth / median(triads));
+                bytes / static_cast<double>(n), rate * bytes / static_cast<double>(n) * 1e-9, median(triads) * 1e-9,
+                median(shares));
     std::fflush(stdout);
   }
 }

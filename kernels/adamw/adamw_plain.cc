@@ -44,15 +44,14 @@ void encode_stochastic(const AdamWState& s, const Moments& x, int64_t begin, int
     float& v_scale = s.v_scale[begin / kMomentBlock];
     m_scale = adamw::scale_of(largest(x.m, n), adamw::kSmallestMScale);
     v_scale = adamw::scale_of(largest_root(x.v, n), adamw::kSmallestVScale);
-    const float m_factor = adamw::level_factor(m_scale, kMLevels);
-    const float v_factor = adamw::level_factor(v_scale, kVLevels);
+    const float m_factor = adamw::level_factor(m_scale, adamw::kMTop);
+    const float v_factor = adamw::level_factor(v_scale, adamw::kVTop);
     for (int64_t i = 0; i < n; ++i) {
-      const uint8_t byte = adamw::rounding_byte(step, RandomPurpose::kMomentRounding,
-                                                step.first + static_cast<uint64_t>(begin + i));
+      const uint16_t bits = random(RandomPurpose::kMomentRounding, i);
       static_cast<int8_t*>(s.m)[begin + i] =
-          m_factor > 0 ? adamw::m_level(x.m[i], m_factor, byte) : int8_t{0};
+          m_factor > 0 ? adamw::m_level(x.m[i], m_factor, bits) : int8_t{0};
       static_cast<uint8_t*>(s.v)[begin + i] =
-          v_factor > 0 ? adamw::v_level(std::sqrt(x.v[i]), v_factor, adamw::exchange_halves(byte)) : uint8_t{0};
+          v_factor > 0 ? adamw::v_level(std::sqrt(x.v[i]), v_factor, bits) : uint8_t{0};
     }
   }
 }
@@ -98,7 +97,7 @@ void encode_m(MomentCodec codec, void* m, float* scale, const float* in, int64_t
   for (int64_t b = 0; b < moment_blocks(n); ++b) {
     const int64_t begin = b * kMomentBlock, end = std::min(n, begin + kMomentBlock);
     scale[b] = adamw::scale_of(largest(in + begin, end - begin), adamw::kSmallestMScale);
-    const float factor = adamw::level_factor(scale[b], kMLevels);
+    const float factor = adamw::level_factor(scale[b], adamw::kMTop);
     for (int64_t i = begin; i < end; ++i)
       static_cast<int8_t*>(m)[i] = factor > 0 ? adamw::m_level(in[i], factor) : int8_t{0};
   }
@@ -109,7 +108,7 @@ void encode_v(MomentCodec codec, void* v, float* scale, const float* in, int64_t
   for (int64_t b = 0; b < moment_blocks(n); ++b) {
     const int64_t begin = b * kMomentBlock, end = std::min(n, begin + kMomentBlock);
     scale[b] = adamw::scale_of(largest_root(in + begin, end - begin), adamw::kSmallestVScale);
-    const float factor = adamw::level_factor(scale[b], kVLevels);
+    const float factor = adamw::level_factor(scale[b], adamw::kVTop);
     for (int64_t i = begin; i < end; ++i)
       static_cast<uint8_t*>(v)[i] = factor > 0 ? adamw::v_level(std::sqrt(in[i]), factor) : uint8_t{0};
   }

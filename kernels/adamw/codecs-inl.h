@@ -6,8 +6,6 @@
 #define MEGASLIDE_KERNELS_ADAMW_CODECS_INL_H_
 #endif
 
-#include <algorithm>
-
 #include "kernels/adamw/codec_math.h"
 
 // Targets without a fused multiply-add (Highway's would round twice) run the specification itself.
@@ -49,11 +47,7 @@ HWY_INLINE Floats Canonical(Floats x) {
   return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(FloatTag(), hn::Set(Words(), 0x7fc00000U)), x);
 }
 HWY_INLINE Bits MagnitudeBits(Floats x) { return hn::And(hn::BitCast(Words(), x), hn::Set(Words(), 0x7fffffffU)); }
-HWY_INLINE uint32_t Largest(Bits x) {
-  alignas(64) uint32_t lanes[hn::MaxLanes(Words())];
-  hn::Store(x, Words(), lanes);
-  return *std::max_element(lanes, lanes + hn::Lanes(Words()));
-}
+HWY_INLINE uint32_t Largest(Bits x) { return hn::GetLane(hn::MaxOfLanes(Words(), x)); }
 
 HWY_INLINE void StoreStochastic(Floats x, const uint16_t* random, bf16* out) {
   const auto u = hn::BitCast(Words(), x);
@@ -63,41 +57,42 @@ HWY_INLINE void StoreStochastic(Floats x, const uint16_t* random, bf16* out) {
   hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(rounded)), Halves(), reinterpret_cast<uint16_t*>(out));
 }
 
-template <bool kSigned>
-HWY_INLINE Bits LevelOnGrid(Floats z, float grid) {
+HWY_INLINE Bits MLevelOn(int fraction, Floats z) {
   const FloatTag d;
-  const auto size = kSigned ? hn::Abs(z) : z;
+  const auto size = hn::Abs(z);
   const auto y = hn::BitCast(
       d, hn::Sub(hn::Set(Words(), adamw::kLevelRootBits), hn::ShiftRight<1>(hn::BitCast(Words(), size))));
   const auto root = hn::Mul(size, y), u = hn::Mul(root, y);
-  auto polynomial = hn::MulAdd(hn::Set(d, adamw::kLevelRoot[3]), u, hn::Set(d, adamw::kLevelRoot[2]));
-  polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[1]));
-  polynomial = hn::MulAdd(polynomial, u, hn::Set(d, adamw::kLevelRoot[0]));
-  return hn::BitCast(Words(), hn::MulAdd(kSigned ? hn::CopySignToAbs(root, z) : root, polynomial, hn::Set(d, grid)));
+  const auto linear = hn::MulAdd(hn::Set(d, adamw::kLevelRoot[2]), u, hn::Set(d, adamw::kLevelRoot[1]));
+  const auto polynomial = hn::MulAdd(linear, u, hn::Set(d, adamw::kLevelRoot[0]));
+  const auto on = hn::Set(d, adamw::grid(fraction, true));
+  return hn::BitCast(Words(), hn::MulAdd(hn::CopySignToAbs(root, z), polynomial, on));
+}
+HWY_INLINE Bits VLevelOn(int fraction, Floats z) {
+  return hn::BitCast(Words(), hn::Add(hn::Sqrt(z), hn::Set(FloatTag(), adamw::grid(fraction, false))));
 }
 
-// Where there is something to represent, q > zero, which is what level 0 looks like.
-HWY_INLINE Bits AtLeastOne(Bits q, uint32_t zero, Floats root) {
-  const auto something = hn::RebindMask(Words(), hn::Gt(root, hn::Zero(FloatTag())));
-  return hn::IfThenElse(something, hn::Max(q, hn::Set(Words(), zero + 1)), q);
-}
 HWY_INLINE void StoreLevels(Bits q, uint8_t* out) { hn::StoreU(hn::TruncateTo(Bytes(), q), Bytes(), out); }
-// Levels of m and of v's roots, stochastically by a byte each.
-HWY_INLINE Bits RoundLevel(Bits on_byte_grid, const uint8_t* random) {
-  return hn::ShiftRight<8>(hn::Add(on_byte_grid, hn::PromoteTo(Words(), hn::LoadU(Bytes(), random))));
+// Levels of m, stochastically by the lower byte of the random bits, or to nearest.
+HWY_INLINE Bits MLevel(Floats m, Floats factor, Bits random) {
+  const auto q = MLevelOn(adamw::kMFraction, hn::Mul(m, factor));
+  return hn::ShiftRight<adamw::kMFraction>(hn::Add(q, hn::And(random, hn::Set(Words(), 0xffU))));
 }
-HWY_INLINE Bits MLevel(Floats m, Floats factor, const uint8_t* random) {
-  return RoundLevel(LevelOnGrid<true>(hn::Mul(m, factor), adamw::kSignedByteGrid), random);
+HWY_INLINE Bits MLevel(Floats m, Floats factor) { return MLevelOn(0, hn::Mul(m, factor)); }
+// Levels of v, by the upper ones. q is at least 1 above what level 0 looks like where there is something to represent.
+template <int kFraction>
+HWY_INLINE Bits AtLeastOne(Bits q, Floats root) {
+  constexpr uint32_t kZero = std::bit_cast<uint32_t>(adamw::grid(kFraction, false)) >> kFraction;
+  const auto something = hn::RebindMask(Words(), hn::Gt(root, hn::Zero(FloatTag())));
+  return hn::IfThenElse(something, hn::Max(q, hn::Set(Words(), kZero + 1)), q);
 }
-HWY_INLINE Bits VLevel(Floats root, Floats factor, const uint8_t* random) {
-  const auto q = RoundLevel(LevelOnGrid<false>(hn::Mul(root, factor), adamw::kByteGrid), random);
-  return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kByteGrid) >> 8, root);
+HWY_INLINE Bits VLevel(Floats root, Floats factor, Bits random) {
+  constexpr int kFraction = adamw::kVFraction;
+  const auto q = VLevelOn(kFraction, hn::Mul(root, factor));
+  return AtLeastOne<kFraction>(hn::ShiftRight<kFraction>(hn::Add(q, hn::ShiftRight<16 - kFraction>(random))), root);
 }
-// And to nearest.
-HWY_INLINE Bits MLevel(Floats m, Floats factor) { return LevelOnGrid<true>(hn::Mul(m, factor), adamw::kSignedWholeGrid); }
 HWY_INLINE Bits VLevel(Floats root, Floats factor) {
-  const auto q = LevelOnGrid<false>(hn::Mul(root, factor), adamw::kWholeGrid);
-  return AtLeastOne(q, std::bit_cast<uint32_t>(adamw::kWholeGrid), root);
+  return AtLeastOne<0>(VLevelOn(0, hn::Mul(root, factor)), root);
 }
 
 HWY_INLINE Floats LoadM(const int8_t* q, Floats scale) {

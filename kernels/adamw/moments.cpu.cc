@@ -47,7 +47,7 @@ HWY_INLINE void EncodeBlock(T* out, float& scale, const float* in, int64_t n) {
     top = std::max(top, adamw::magnitude_bits(x[i]));
   }
   scale = adamw::scale_of(top, kRoot ? adamw::kSmallestVScale : adamw::kSmallestMScale);
-  const float factor = adamw::level_factor(scale, kRoot ? kVLevels : kMLevels);
+  const float factor = adamw::level_factor(scale, kRoot ? adamw::kVTop : adamw::kMTop);
   if (factor == 0) {
     std::fill_n(out, n, T{0});
     return;

@@ -1,4 +1,4 @@
-// rounding_bits() and rounding_byte() of consecutive elements into a buffer. Included once a target, after kernels/simd-inl.h.
+// rounding_bits() of consecutive elements into a buffer. Included once a target, after kernels/simd-inl.h.
 #if defined(MEGASLIDE_KERNELS_ADAMW_RANDOM_BITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEGASLIDE_KERNELS_ADAMW_RANDOM_BITS_INL_H_
 #undef MEGASLIDE_KERNELS_ADAMW_RANDOM_BITS_INL_H_
@@ -103,34 +103,15 @@ class RandomSource {
   uint64_t keys_[10][2];
 };
 
-// T's for up to kMomentBlock elements. The first and the last draw may serve others as well.
-template <class T>
+// Those of up to kMomentBlock elements. A draw serves eight; the first and the last may serve others as well.
 struct RandomBits {
-  static constexpr int64_t kEach = 16 / sizeof(T);  // elements that a draw serves
-  static constexpr int64_t kBytes = kMomentBlock * static_cast<int64_t>(sizeof(T)) + 16 * kDrawsAtOnce;
-
   // For elements [first, first + n) of the model.
-  HWY_INLINE const T* fill(const RandomSource& source, RandomPurpose purpose, uint64_t first, int64_t n) {
-    const auto skipped = static_cast<int64_t>(first % kEach);
-    source.fill(purpose, first / kEach, (skipped + n + kEach - 1) / kEach, bytes);
-    return reinterpret_cast<const T*>(bytes) + skipped;
+  HWY_INLINE const uint16_t* fill(const RandomSource& source, RandomPurpose purpose, uint64_t first, int64_t n) {
+    const auto skipped = static_cast<int64_t>(first % 8);
+    source.fill(purpose, first / 8, (skipped + n + 7) / 8, bytes);
+    return reinterpret_cast<const uint16_t*>(bytes) + skipped;
   }
-  // The same with the halves of each byte exchanged.
-  HWY_INLINE void fill_exchanged(const RandomBits& from) {
-    int64_t i = 0;
-#if MEGASLIDE_ADAMW_SIMD
-    const hn::ScalableTag<uint16_t> d;
-    const auto mask = hn::Set(d, uint16_t{0x0f0f});
-    for (; i < kBytes; i += static_cast<int64_t>(2 * hn::Lanes(d))) {
-      const auto x = hn::Load(d, reinterpret_cast<const uint16_t*>(from.bytes + i));
-      const auto exchanged =
-          hn::Or(hn::And(hn::ShiftRight<4>(x), mask), hn::ShiftLeft<4>(hn::And(x, mask)));
-      hn::Store(exchanged, d, reinterpret_cast<uint16_t*>(bytes + i));
-    }
-#endif
-    for (; i < kBytes; ++i) bytes[i] = adamw::exchange_halves(from.bytes[i]);
-  }
-  alignas(64) uint8_t bytes[kBytes];
+  alignas(64) uint8_t bytes[2 * kMomentBlock + 16 * kDrawsAtOnce];
 };
 
 }  // namespace HWY_NAMESPACE

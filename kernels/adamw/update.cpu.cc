@@ -22,7 +22,7 @@ using adamw::Coefficients;
 
 // Fetched ahead of use: reading up to nine streams a block at a time, with work between the blocks, is more than
 // hardware prefetchers follow. A hint, so that it may run past the end of an array.
-constexpr int64_t kAhead = 4 * kMomentBlock;
+constexpr int64_t kAhead = 2 * kMomentBlock;
 constexpr int64_t kGroup = 64;  // elements between fetches: one line of bytes, four of fp32
 HWY_INLINE void FetchGroup(const void* array, int64_t i, int64_t width) {
   const auto at = reinterpret_cast<uintptr_t>(array) + static_cast<uintptr_t>((i + kAhead) * width);
@@ -81,7 +81,7 @@ struct Masters {
   int16_t* r;
   const uint16_t* random = nullptr;
   struct Nothing {};
-  std::conditional_t<kCodec == MasterCodec::kBf16Sr, RandomBits<uint16_t>, Nothing> buffer;
+  std::conditional_t<kCodec == MasterCodec::kBf16Sr, RandomBits, Nothing> buffer;
 };
 
 // The moments of a chunk, fp32 or bf16. T: what is stored.
@@ -126,7 +126,7 @@ struct Moments {
   T *m, *v;
   const uint16_t *m_random = nullptr, *v_random = nullptr;
   struct Nothing {};
-  std::conditional_t<kRandom, RandomBits<uint16_t>, Nothing> m_buffer, v_buffer;
+  std::conditional_t<kRandom, RandomBits, Nothing> m_buffer, v_buffer;
 };
 
 // The coefficients in registers.
@@ -237,14 +237,12 @@ HWY_INLINE void UpdateBlock(const Coefficients& c, const AdamWState& s, const Ra
 #endif
   m_scale = adamw::scale_of(m_top, adamw::kSmallestMScale);
   v_scale = adamw::scale_of(root_top, adamw::kSmallestVScale);
-  const float m_factor = adamw::level_factor(m_scale, kMLevels);
-  const float v_factor = adamw::level_factor(v_scale, kVLevels);
+  const float m_factor = adamw::level_factor(m_scale, adamw::kMTop);
+  const float v_factor = adamw::level_factor(v_scale, adamw::kVTop);
 
-  RandomBits<uint8_t> m_bits, v_bits;
-  const uint8_t* m_random =
-      m_bits.fill(source, RandomPurpose::kMomentRounding, first + static_cast<uint64_t>(begin), n);
-  v_bits.fill_exchanged(m_bits);
-  const uint8_t* v_random = v_bits.bytes + (m_random - m_bits.bytes);
+  RandomBits bits;
+  const uint16_t* random =
+      bits.fill(source, RandomPurpose::kMomentRounding, first + static_cast<uint64_t>(begin), n);
 #if MEGASLIDE_ADAMW_SIMD
   const auto m_factors = hn::Set(d, m_factor), v_factors = hn::Set(d, v_factor);
 #endif
@@ -256,14 +254,15 @@ HWY_INLINE void UpdateBlock(const Coefficients& c, const AdamWState& s, const Ra
     for (; i + lanes <= end; i += lanes) {
       const auto mi = hn::Load(d, new_m + i), ri = hn::Load(d, root + i);
       masters.store(i, spread.p(masters.load(i), mi, ri));
-      StoreLevels(MLevel(mi, m_factors, m_random + i), reinterpret_cast<uint8_t*>(m) + i);
-      StoreLevels(VLevel(ri, v_factors, v_random + i), v + i);
+      const auto r = hn::PromoteTo(Words(), hn::LoadU(Halves(), random + i));
+      StoreLevels(MLevel(mi, m_factors, r), reinterpret_cast<uint8_t*>(m) + i);
+      StoreLevels(VLevel(ri, v_factors, r), v + i);
     }
 #endif
     for (; i < end; ++i) {
       masters.store_one(i, adamw::update_master(c, masters.load_one(i), new_m[i], root[i]));
-      m[i] = adamw::m_level(new_m[i], m_factor, m_random[i]);
-      v[i] = adamw::v_level(root[i], v_factor, v_random[i]);
+      m[i] = adamw::m_level(new_m[i], m_factor, random[i]);
+      v[i] = adamw::v_level(root[i], v_factor, random[i]);
     }
   }
   if (m_factor == 0) std::fill_n(m, n, int8_t{0});  // NaN has no level

@@ -63,12 +63,11 @@ inline float rough(const Random& random, uint64_t series, uint64_t i) {
 
 template <class T>
 ::testing::AssertionResult same(const std::vector<T>& a, const std::vector<T>& b) {
-  if (a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0)
-    return ::testing::AssertionSuccess();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << "sizes " << a.size() << " and " << b.size();
+  for (size_t i = 0; i < a.size(); ++i)
     if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0)
       return ::testing::AssertionFailure() << "element " << i << " of " << a.size();
-  return ::testing::AssertionFailure() << "sizes " << a.size() << " and " << b.size();
+  return ::testing::AssertionSuccess();
 }
 
 struct Codecs {
