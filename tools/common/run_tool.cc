@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
@@ -102,6 +103,10 @@ int parse_and_run(int argc, char** argv, const ToolInfo& info, const std::functi
     throw command_line_error(app, info, e);
   }
   finish_flags(info, app, tool.flags, progress, threads, seed);
+  set_hang_handler([](const Error& e) {
+    print_error(e.what());
+    ::_exit(static_cast<int>(e.kind()));
+  });
   set_log_sink(stderr_log_sink(tool.flags.quiet, tool.flags.verbose));
   set_progress_sink(make_progress_sink(tool.flags.progress, tool.flags.quiet));
   set_config_directories(preset_directories());
