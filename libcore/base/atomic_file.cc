@@ -285,6 +285,7 @@ void remove_temporaries(const std::string& directory) {
   std::vector<std::string> found;
   for (auto e = fs::directory_iterator(directory, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
     if (is_temporary(e->path().filename().string())) found.push_back(e->path().string());
+  if (ec && ec != std::errc::no_such_file_or_directory) throw system_error("list", directory, ec.value());
   for (const std::string& path : found) {
     log_info("removing {}, left by a run that was stopped", path);
     remove_tree(path);

@@ -100,8 +100,8 @@ void MetricsWriter::flush() {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;  // not a step yet
   if (fd < 0) throw system_error("open", path, errno);
-  const int failure = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
+  int failure = fsync(fd) == 0 ? 0 : errno;
+  if (close(fd) != 0 && failure == 0) failure = errno;
   if (failure) throw system_error("write", path, failure);
 }
 
