@@ -73,7 +73,7 @@ void DiskWatch::run() {
       for (const auto& [what, path] : operations().under_way) waiting += fmt::format("\n  {} {}", what, path);
       handler = operations().handler;
     }
-    const Error error(fmt::format("the disk has not answered for {:.0f} s:{}", seconds_, waiting), remedy_);
+    const Error error(fmt::format("the disk has not answered for {:.3g} s:{}", seconds_, waiting), remedy_);
     if (handler) handler(error);
     else log_warning("{}", error.what());
     return;

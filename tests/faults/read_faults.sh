@@ -98,6 +98,26 @@ if [[ ${MEGASLIDE_FAULTS:-} == all ]]; then
   done
 fi
 
+# A file that is cut short while it is mapped, as one on a bad disk, cannot be read: the message says which.
+for folder in "$work/cache" "$out"; do
+  restart_at 2
+  cp -r "$folder" "$work/kept"
+  with_fault "$folder" 0 kill "FAULT_LOG=$work/mapped" FAULT_CALLS=reads
+  train "$out" stop
+  while read -r number _ path; do
+    restart_at 2
+    with_fault "$folder" "$number" shrink FAULT_CALLS=reads
+    train "$out" stop
+    checks=$((checks + 1))
+    [[ $status == 1 ]] && grep -qF "finetune: error: read $path: " <<<"$stderr" && grep -q 'remedy: ' <<<"$stderr" || fail "$path cut short in use: exit $status: $stderr"
+    rm -rf "$folder"
+    cp -r "$work/kept" "$folder"
+    check_checkpoints "$path cut short in use"
+    check_resumed "$path cut short in use"
+  done < <(awk '$2 == "mmap" && !seen[$3]++' "$work/mapped")
+  rm -rf "$work/kept" "$work/mapped"
+done
+
 # Asked for by name, a damaged checkpoint is refused, and the older one offered.
 restart_at 2
 flip "$newest/layer-000.safetensors" 5000

@@ -102,6 +102,13 @@ for name in init replace import export-file export-folder encode; do
     done <"$work/chosen"
   fi
 done
+# A file system that cannot exchange two names: one after the other, with the same result.
+start_of replace
+with_fault "$place" "$(awk '$2 == "renameat2" { print $1 }' "$work/replace.calls")" EINVAL
+work_of replace
+checks=$((checks + 1))
+[[ $status == 0 && $(listing "$place") == "$(<"$work/replace.listing")" ]] || fail "names that cannot be exchanged: exit $status: $stderr, $(find "$place")"
+
 echo "$cases faults"
 ((cases >= 60)) || fail "only $cases faults"
 

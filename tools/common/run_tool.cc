@@ -172,6 +172,7 @@ int run_tool(int argc, char** argv, const ToolInfo& info, const std::function<vo
              const std::function<int(Tool&)>& body) {
   secure_standard_streams();
   ignore_write_signals();
+  report_bus_errors(info.name.c_str());
   set_message_name(info.name);
   const int status = guarded_run(argc, argv, info, setup, body);
   set_status_line("");
