@@ -254,19 +254,20 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
 
 void CheckpointFolder::rotate(const std::string& newest, int64_t limit) const {
   if (limit == 0) return;
-  auto paths = all();
-  paths.erase(std::find(paths.begin(), paths.end(), newest), paths.end());
   const auto others = static_cast<size_t>(std::max<int64_t>(2, limit) - 1);
-  for (size_t i = 0; i + others < paths.size(); ++i) {
-    // Half a folder must not look like a checkpoint. Under this name, what a kill or a failure leaves of it goes at the next start.
-    const std::string unfinished = paths[i] + ".tmp";
-    try {
+  // The new checkpoint is whole and in its place: that an old one stays is no failure of it.
+  try {
+    auto paths = all();
+    paths.erase(std::find(paths.begin(), paths.end(), newest), paths.end());
+    for (size_t i = 0; i + others < paths.size(); ++i) {
+      // Half a folder must not look like a checkpoint. Under this name, what a kill or a failure leaves of it goes at the next start.
+      const std::string unfinished = paths[i] + ".tmp";
       remove_tree(unfinished);
       rename_path(paths[i], unfinished);
       remove_tree(unfinished);
-    } catch (const Error& e) {
-      log_warning("an old checkpoint stays: {}", e.what());
     }
+  } catch (const Error& e) {
+    log_warning("an old checkpoint stays: {}", e.what());
   }
 }
 

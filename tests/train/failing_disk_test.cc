@@ -1,12 +1,16 @@
 // What a training does where its output cannot be written, and what it finds of a run that was killed while writing.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "base/atomic_file.h"
+#include "base/disk_watch.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/training_data.h"
 #include "training_fixture.h"
 
 namespace megaslide {
@@ -65,6 +69,34 @@ TEST(Metrics, ThatCannotBeWrittenCostNoCheckpoint) {
   EXPECT_NE(error_of([&] { run_training(w.run("out", {"output.save_every_n_steps=3", "output.on_checkpoint_error=continue"}), o, until_step_2); }).find(path),
             std::string::npos);
   EXPECT_NE(CheckpointFolder(w.folder / "out").latest()->find("step-00000006"), std::string::npos);
+}
+
+// Data on a disk that does not answer until it is noticed.
+struct StuckData final : TrainingData {
+  mutable std::promise<std::string> noticed;
+  std::vector<BatchShape> shapes() const override { return {}; }
+  HostBatch batch(int64_t, int) const override {
+    const DiskWatch watch(0.1, "mend it");
+    auto said = noticed.get_future();
+    EXPECT_EQ(said.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    message = said.get();
+    return {};
+  }
+  int microbatches(int64_t) const override { return 1; }
+  int max_microbatches() const override { return 1; }
+  int64_t last_step() const override { return 9; }
+  int64_t position(int64_t) const override { return 0; }
+  void resume_after(int64_t, int64_t) override {}
+  int64_t host_bytes() const override { return 0; }
+  mutable std::string message;
+};
+
+TEST(TrainingData, OnADiskThatHangsIsNamed) {
+  const StuckData data;
+  const HangHandler before = set_hang_handler([&](const Error& e) { data.noticed.set_value(e.message()); });
+  batches_of(data, 7);
+  set_hang_handler(before);
+  EXPECT_EQ(data.message, "the disk has not answered for 0.1 s:\n  read the data of step 7");
 }
 
 TEST(Checkpoints, WhatAKilledRunHasLeftGoes) {
