@@ -17,9 +17,9 @@ stuck() { # stuck CALL PATH-IN-OUTPUT WORD stop|continue
   checks=$((checks + 1))
   restart_at 2
   with_fault "$out" "$number" stall FAULT_SECONDS=40
-  train "$out" "$4" --set train.stall_timeout=1
+  train "$out" "$4" --set train.stall_timeout=3
   [[ $status == 1 ]] || fail "$what: exit $status: $stderr"
-  grep -q '^finetune: error: the disk has not answered for 1 s:$' <<<"$stderr" && grep -qxF "  $3 $out$2" <<<"$stderr" && grep -q 'remedy: ' <<<"$stderr" || fail "$what: says $stderr"
+  grep -q '^finetune: error: the disk has not answered for 3 s:$' <<<"$stderr" && grep -qxF "  $3 $out$2" <<<"$stderr" && grep -q 'remedy: ' <<<"$stderr" || fail "$what: says $stderr"
   ((SECONDS - begin < 30)) || fail "$what: took $((SECONDS - begin)) s"
   check_checkpoints "$what"
   check_resumed "$what"
