@@ -100,16 +100,16 @@ check_checkpoints() {
 # written when the run went on all the same is missing.
 check_resumed() {
   without_fault
-  local stays=0
-  [[ $stderr == *"an old checkpoint stays"* ]] && stays=1
+  local done=0
+  [[ $(readlink "$out/latest") == checkpoints/step-00000004 ]] && done=1
   train "$out" stop
   [[ $status == 0 ]] || { fail "$1: going on failed with $status: $stderr"; return; }
   [[ $(hash_in "$stdout") == "$expected" ]] || fail "$1: going on ended in another state"
   local files before=step-00000003
   [[ $1 == *continue && ! -e $out/checkpoints/step-00000003 ]] && before=step-00000002
   files=$(cd "$out" && find . | grep -v '/step-.*/' | sort | tr '\n' ' ')
-  # One that could not be removed goes when the next one is written.
-  ((stays)) && files=$(sed -E 's| ./checkpoints/step-[0-9]+( ./checkpoints/step-[0-9]+ ./checkpoints/step-)|\1|' <<<"$files")
+  # An old checkpoint that was not removed goes when the next one is written. A run that is done writes none.
+  ((done)) && files=$(sed -E 's| ./checkpoints/step-[0-9]+( ./checkpoints/step-[0-9]+ ./checkpoints/step-)|\1|' <<<"$files")
   [[ ${files% } == ". ./.lock ./checkpoints ./checkpoints/$before ./checkpoints/step-00000004 ./latest ./loss.svg ./metrics.jsonl" ]] || fail "$1: left behind: $files"
   [[ $(readlink "$out/latest") == checkpoints/step-00000004 ]] || fail "$1: latest is $(readlink "$out/latest")"
   diff -r "$out/checkpoints/step-00000004" "$work/whole/checkpoints/step-00000004" >/dev/null || fail "$1: the last checkpoint differs"
