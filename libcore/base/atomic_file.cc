@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -39,7 +41,18 @@ Error write_error(const std::string& path, int error, int64_t written, int64_t e
                e.remedy());
 }
 
+// Linux moves at most 2 GiB a call; smaller pieces show sooner that a slow disk is at work.
+constexpr size_t kMostAtOnce = size_t{1} << 26;
+// Written and not yet on the disk, at most. Otherwise memory takes whole files, and fsync waits for minutes in one call.
+constexpr int64_t kMostUnsynced = int64_t{1} << 28;
+
+bool is_temporary(const std::string& name) {
+  const auto at = name.rfind(".tmp-");
+  return at != std::string::npos && at + 5 < name.size() && name.find_first_not_of("0123456789", at + 5) == std::string::npos;
+}
+
 int open_new(const std::string& path, int extra) {
+  const DiskOperation operation("open", path);
   int fd;
   do fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | extra, 0666);
   while (fd < 0 && errno == EINTR);
@@ -78,6 +91,7 @@ FileWriter& FileWriter::operator=(FileWriter&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(written_, other.written_);
+  std::swap(synced_, other.synced_);
   std::swap(expected_, other.expected_);
   return *this;
 }
@@ -85,24 +99,34 @@ FileWriter& FileWriter::operator=(FileWriter&& other) noexcept {
 void FileWriter::write(std::span<const std::byte> bytes) {
   MS_CHECK(fd_ >= 0, "{} is not open", path_);
   while (!bytes.empty()) {
-    // Linux moves at most 2 GiB a call.
-    const ssize_t n = ::write(fd_, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      throw write_error(path_, errno, written_, expected_);
-    }
+    const int64_t n = write_some(bytes.first(std::min(bytes.size(), kMostAtOnce)));
     written_ += n;
     bytes = bytes.subspan(static_cast<size_t>(n));
+    if (written_ - synced_ >= kMostUnsynced) sync();
+  }
+}
+
+int64_t FileWriter::write_some(std::span<const std::byte> bytes) {
+  const DiskOperation operation("write", path_);
+  for (;;) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n > 0) return n;
+    // A file takes no byte and gives no reason: another try would be one of endlessly many.
+    if (n == 0) throw write_error(path_, EIO, written_, expected_);
+    if (errno != EINTR) throw write_error(path_, errno, written_, expected_);
   }
 }
 
 void FileWriter::sync() {
   MS_CHECK(fd_ >= 0, "{} is not open", path_);
+  const DiskOperation operation("sync", path_);
   if (::fsync(fd_) != 0) throw write_error(path_, errno, written_, expected_);
+  synced_ = written_;
 }
 
 void FileWriter::close() {
   if (fd_ < 0) return;
+  const DiskOperation operation("close", path_);
   if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) throw write_error(path_, errno, written_, expected_);
 }
 
@@ -119,8 +143,7 @@ AtomicPath::~AtomicPath() {
 }
 
 void AtomicPath::commit() {
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
-    throw system_error("rename " + temporary_ + " to", path_, errno);
+  rename_path(temporary_, path_);
   committed_ = true;
   fsync_directory(parent_directory(path_));
 }
@@ -130,6 +153,17 @@ void AtomicFile::commit() {
   writer_.close();
   target_.commit();
 }
+
+namespace {
+// Where a failure to tidy up must not become the failure that is reported.
+void remove_or_warn(const std::string& path) {
+  try {
+    remove_tree(path);
+  } catch (const Error& e) {
+    log_warning("{}", e.what());
+  }
+}
+}  // namespace
 
 AtomicDirectory::AtomicDirectory(const std::string& path, bool replace)
     : path_(strip_slashes(path)), temporary_(path_ + ".tmp"), replace_(replace) {
@@ -142,23 +176,26 @@ AtomicDirectory::AtomicDirectory(const std::string& path, bool replace)
   }
   if (fs::exists(temporary_, ec)) {
     log_warning("removing {}, left by a run that was stopped", temporary_);
-    fs::remove_all(temporary_, ec);
-    if (ec) throw system_error("remove", temporary_, ec.value());
+    remove_tree(temporary_);
   }
-  fs::create_directories(temporary_, ec);
-  if (ec) throw system_error("create folder", temporary_, ec.value(), "choose a place that you may write to");
+  make_directories(parent_directory(temporary_), "choose a place that you may write to");
+  const DiskOperation operation("create folder", temporary_);
+  if (::mkdir(temporary_.c_str(), 0777) != 0) throw system_error("create folder", temporary_, errno, "choose a place that you may write to");
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  if (committed_) return;
-  std::error_code ec;
-  fs::remove_all(temporary_, ec);
+  if (!committed_) remove_or_warn(temporary_);
 }
 
 void AtomicDirectory::commit() {
-  for (const auto& entry : fs::recursive_directory_iterator(temporary_))
-    if (entry.is_directory()) fsync_directory(entry.path().string());
+  std::error_code ec;
+  for (auto e = fs::recursive_directory_iterator(temporary_, ec); !ec && e != fs::recursive_directory_iterator(); e.increment(ec)) {
+    std::error_code ignored;
+    if (e->is_directory(ignored)) fsync_directory(e->path().string());
+  }
+  if (ec) throw system_error("list", temporary_, ec.value());
   fsync_directory(temporary_);
+  const DiskOperation operation("rename to", path_);
   std::string old;  // what the new folder replaces
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
@@ -169,15 +206,14 @@ void AtomicDirectory::commit() {
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) {
       if (errno != EINVAL && errno != ENOSYS) throw system_error("exchange " + temporary_ + " with", path_, errno);
       old = fmt::format("{}.old-{}", path_, ::getpid());
-      if (::rename(path_.c_str(), old.c_str()) != 0) throw system_error("rename " + path_ + " to", old, errno);
+      rename_path(path_, old);
       if (::rename(temporary_.c_str(), path_.c_str()) != 0)
         throw system_error("rename " + temporary_ + " to", path_, errno, "the previous content is in " + old);
     }
   }
   committed_ = true;
   fsync_directory(parent_directory(path_));
-  std::error_code ec;
-  if (!old.empty()) fs::remove_all(old, ec);
+  if (!old.empty()) remove_or_warn(old);
 }
 
 void write_file_atomic(const std::string& path, std::string_view text) {
@@ -200,6 +236,7 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   if (S_ISREG(status.st_mode)) text.reserve(static_cast<size_t>(std::min<int64_t>(status.st_size, max_bytes)));
   char buffer[65536];
   for (;;) {
+    const DiskOperation operation("read", path);
     const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read", path, errno);
@@ -215,7 +252,48 @@ std::string parent_directory(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+void rename_path(const std::string& from, const std::string& to) {
+  const DiskOperation operation("rename to", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) throw system_error("rename " + from + " to", to, errno);
+}
+
+void make_directories(const std::string& path, const std::string& remedy) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+  const std::string parent = parent_directory(path);
+  if (parent != path) make_directories(parent, remedy);
+  const DiskOperation operation("create folder", path);
+  if (::mkdir(strip_slashes(path).c_str(), 0777) == 0) return fsync_directory(parent);
+  const int error = errno;
+  // Another process may have made it meanwhile.
+  if (error != EEXIST || ::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) throw system_error("create folder", path, error, remedy);
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code ec;
+  std::vector<std::string> inside;
+  if (fs::symlink_status(path, ec).type() == fs::file_type::directory)
+    for (auto e = fs::directory_iterator(path, ec); !ec && e != fs::directory_iterator(); e.increment(ec)) inside.push_back(e->path().string());
+  for (const std::string& entry : inside) remove_tree(entry);
+  const DiskOperation operation("remove", path);
+  if (!ec) fs::remove(path, ec);
+  if (ec && ec != std::errc::no_such_file_or_directory) throw system_error("remove", path, ec.value());
+}
+
+void remove_temporaries(const std::string& directory) {
+  std::error_code ec;
+  std::vector<std::string> found;
+  for (auto e = fs::directory_iterator(directory, ec); !ec && e != fs::directory_iterator(); e.increment(ec))
+    if (is_temporary(e->path().filename().string())) found.push_back(e->path().string());
+  if (ec && ec != std::errc::no_such_file_or_directory) throw system_error("list", directory, ec.value());
+  for (const std::string& path : found) {
+    log_info("removing {}, left by a run that was stopped", path);
+    remove_tree(path);
+  }
+}
+
 void fsync_directory(const std::string& path) {
+  const DiskOperation operation("sync", path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw system_error("open folder", path, errno);
   const int result = ::fsync(fd), error = errno;

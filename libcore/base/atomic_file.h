@@ -21,15 +21,16 @@ class FileWriter {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
-  void sync();   // fsync
+  void sync();   // fsync; a large file is also synced on the way
   void close();  // reports what close() reports; further calls do nothing
   int64_t written() const { return written_; }
   const std::string& path() const { return path_; }
 
  private:
+  int64_t write_some(std::span<const std::byte> bytes);
   std::string path_;
   int fd_ = -1;
-  int64_t written_ = 0, expected_ = -1;
+  int64_t written_ = 0, synced_ = 0, expected_ = -1;
 };
 
 // A temporary name beside PATH that somebody else writes and fsyncs: PATH.tmp-<pid> until commit() renames it to PATH
@@ -90,6 +91,14 @@ void write_file_atomic(const std::string& path, std::string_view text);
 // The whole file. Error when it is larger than `max_bytes`, a folder, or unreadable.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
+void rename_path(const std::string& from, const std::string& to);
+// Makes the folders of `path` that are missing; each is on the disk when this returns.
+void make_directories(const std::string& path, const std::string& remedy = {});
+// Removes a file, or a folder with all that is in it; it may be absent.
+void remove_tree(const std::string& path);
+// Removes the temporaries of AtomicPath that processes which were killed have left in a folder. The caller's lock keeps
+// other writers away.
+void remove_temporaries(const std::string& directory);
 void fsync_directory(const std::string& path);
 std::string parent_directory(const std::string& path);  // "." for a bare name
 

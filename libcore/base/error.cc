@@ -39,6 +39,11 @@ const char* usual_remedy(int errno_value) {
     case EROFS: return "choose a place that can be written";
     case ENOSPC:
     case EDQUOT: return "free space on that file system or use another one";
+    case EIO:
+    case ENXIO:
+    case ENODEV:
+    case ESTALE:
+    case ETIMEDOUT: return "the disk or the connection to it fails: look into the system's log (dmesg), or use another disk";
     case EMFILE: return "raise the limit on open files (ulimit -n)";
     default: return "";
   }

@@ -9,6 +9,7 @@
 #include <openssl/evp.h>
 
 #include "base/atomic_file.h"
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
@@ -49,6 +50,16 @@ std::string sha256_hex(std::string_view text) { return sha256_hex(std::as_bytes(
 
 namespace {
 
+// Bytes read; 0 at the end.
+ssize_t read_some(int fd, const std::string& path, std::span<std::byte> buffer) {
+  const DiskOperation operation("read", path);
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n >= 0) return n;
+    if (errno != EINTR) throw system_error("read", path, errno);
+  }
+}
+
 // Hands the file's content to `use` in pieces.
 void read_in_pieces(const std::string& path, FunctionRef<void(std::span<const std::byte>)> use) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -59,9 +70,7 @@ void read_in_pieces(const std::string& path, FunctionRef<void(std::span<const st
   } close_at_end{fd};
   std::vector<std::byte> buffer(size_t{1} << 20);
   for (;;) {
-    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("read", path, errno);
+    const ssize_t n = read_some(fd, path, buffer);
     if (n == 0) return;
     use({buffer.data(), static_cast<size_t>(n)});
   }

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -86,6 +87,7 @@ class Run {
     Dataset dataset = read_datasets(options_.datasets, options_.dataset);
     prepare_folder();
     const CacheLock lock(options_.cache);
+    for (const char* folder : {"", "/clips", "/captions"}) remove_temporaries(options_.cache + folder);
     find_present();
     works_.resize(dataset.entries.size());
     for_each_work([&](Work& w, size_t i) { identify(w, dataset.entries[i]); });

@@ -176,7 +176,7 @@ ModelDirectoryWriter::ModelDirectoryWriter(const std::string& path, const ModelC
 
 std::string ModelDirectoryWriter::place(const std::string& name) const {
   const std::string path = directory_.file(name);
-  fs::create_directories(fs::path(path).parent_path());
+  make_directories(parent_directory(path));
   return path;
 }
 

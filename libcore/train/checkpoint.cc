@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
@@ -105,8 +106,16 @@ std::vector<StoredTensor> stored_tensors(const HostStore& store, int module) {
 void point_latest(const std::string& output_dir, const std::string& target) {
   const std::string link = output_dir + "/latest", temporary = link + ".tmp";
   unlink(temporary.c_str());
-  if (symlink(target.c_str(), temporary.c_str()) != 0) throw system_error("link", temporary, errno);
-  if (rename(temporary.c_str(), link.c_str()) != 0) throw system_error("rename to", link, errno);
+  {
+    const DiskOperation operation("link", temporary);
+    if (symlink(target.c_str(), temporary.c_str()) != 0) throw system_error("link", temporary, errno);
+  }
+  try {
+    rename_path(temporary, link);
+  } catch (const Error&) {
+    unlink(temporary.c_str());
+    throw;
+  }
   fsync_directory(output_dir);
 }
 
@@ -188,8 +197,8 @@ int64_t checkpoint_bytes(const HostStore& store) {
 
 CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(output_dir), directory_(output_dir + "/checkpoints") {
   std::error_code ec;
-  fs::create_directories(directory_, ec);
-  if (ec) throw system_error("create", directory_, ec.value(), "choose another output.output_dir, or make it writable");
+  make_directories(directory_, "choose another output.output_dir, or make it writable");
+  remove_temporaries(output_dir_);
   if (fs::symlink_status(output_dir_ + "/latest", ec).type() == fs::file_type::directory)
     throw Error(output_dir_ + "/latest: a folder where the link to the newest checkpoint goes", "move it away, or choose another output.output_dir");
   std::vector<fs::directory_entry> entries;
@@ -197,9 +206,9 @@ CheckpointFolder::CheckpointFolder(const std::string& output_dir) : output_dir_(
   if (ec) throw system_error("list", directory_, ec.value());
   for (const auto& e : entries) {
     const std::string name = e.path().filename().string();
-    if (!name.starts_with("step-") || name.find(".tmp") == std::string::npos) continue;
+    if (!name.starts_with("step-") || (name.find(".tmp") == std::string::npos && name.find(".old-") == std::string::npos)) continue;
     log_warning("{}: an unfinished checkpoint, left by a run that was killed: removed", e.path().string());
-    fs::remove_all(e.path());
+    remove_tree(e.path().string());
   }
 }
 
@@ -251,15 +260,20 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
 
 void CheckpointFolder::rotate(const std::string& newest, int64_t limit) const {
   if (limit == 0) return;
-  auto paths = all();
-  paths.erase(std::find(paths.begin(), paths.end(), newest), paths.end());
   const auto others = static_cast<size_t>(std::max<int64_t>(2, limit) - 1);
-  for (size_t i = 0; i + others < paths.size(); ++i) {
-    std::error_code ec;
-    // The manifest goes first: half a folder must not look like a checkpoint.
-    fs::remove(paths[i] + "/" + kManifestName, ec);
-    fs::remove_all(paths[i], ec);
-    if (ec) log_warning("{}: could not be removed: {}", paths[i], ec.message());
+  // The new checkpoint is whole and in its place: that an old one stays is no failure of it.
+  try {
+    auto paths = all();
+    paths.erase(std::find(paths.begin(), paths.end(), newest), paths.end());
+    for (size_t i = 0; i + others < paths.size(); ++i) {
+      // Half a folder must not look like a checkpoint. Under this name, what a kill or a failure leaves of it goes at the next start.
+      const std::string unfinished = paths[i] + ".tmp";
+      remove_tree(unfinished);
+      rename_path(paths[i], unfinished);
+      remove_tree(unfinished);
+    }
+  } catch (const Error& e) {
+    log_warning("an old checkpoint stays: {}", e.what());
   }
 }
 
@@ -277,14 +291,16 @@ ModelDirectory open_checkpoint(const std::string& path) {
   throw Error(path + ": a model, not a checkpoint", "give latest, none, or one of OUTPUT/checkpoints/step-…");
 }
 
+Error damaged_checkpoint(const std::string& path, const std::vector<ModelDirectory::Difference>& differences) {
+  std::string text = path + ": the checkpoint is damaged:";
+  for (const auto& d : differences) text += fmt::format("\n  {}: {}", d.name, d.what);
+  return Error(text, older_remedy(path));
+}
+
 ModelDirectory open_whole_checkpoint(const std::string& path, ThreadPool& pool) {
   const ModelDirectory directory = open_checkpoint(path);
   const auto differences = directory.verify(pool);
-  if (!differences.empty()) {
-    std::string text = path + ": the checkpoint is damaged:";
-    for (const auto& d : differences) text += fmt::format("\n  {}: {}", d.name, d.what);
-    throw Error(text, older_remedy(path));
-  }
+  if (!differences.empty()) throw damaged_checkpoint(path, differences);
   return directory;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 #include "config/model_config.h"
 #include "io/model_directory.h"
@@ -62,6 +63,9 @@ class CheckpointFolder {
 
 // Throws Error that says which checkpoint to use instead where this is none, or a damaged one.
 ModelDirectory open_checkpoint(const std::string& path);
+
+// Names every difference, and which checkpoint to use instead.
+Error damaged_checkpoint(const std::string& path, const std::vector<ModelDirectory::Difference>& differences);
 
 // Opens and hashes. Throws Error naming every file that differs.
 ModelDirectory open_whole_checkpoint(const std::string& path, ThreadPool& pool);

@@ -12,7 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/disk_watch.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/svg.h"
 
 namespace megaslide {
@@ -36,7 +38,8 @@ std::string to_json_line(const StepMetrics& m) {
 
 MetricsWriter::MetricsWriter(const std::string& directory, int64_t last_step) : directory_(directory) {
   const std::string path = directory_ + "/metrics.jsonl";
-  if (!std::filesystem::exists(path)) return;
+  std::error_code ec;
+  if (std::filesystem::status(path, ec).type() == std::filesystem::file_type::not_found) return;
   const std::string text = read_file(path, int64_t{1} << 32);
   std::istringstream lines(text);
   std::string kept, line;
@@ -62,25 +65,44 @@ void MetricsWriter::remember(int64_t step, double loss, std::optional<double> va
 }
 
 void MetricsWriter::write(const StepMetrics& m) {
-  const std::string path = directory_ + "/metrics.jsonl", line = to_json_line(m);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) throw system_error("open", path, errno);
-  // One write a line: a reader never sees half a line, short of a full disk.
-  const ssize_t n = ::write(fd, line.data(), line.size());
-  const int failure = n == static_cast<ssize_t>(line.size()) ? 0 : (n < 0 ? errno : ENOSPC);
-  close(fd);
-  if (failure) throw system_error("write", path, failure, "free space on the disk of output.output_dir; the run can be resumed");
+  unwritten_ += to_json_line(m);
   remember(m.step, m.loss, m.validation_loss);
+  try {
+    append();
+    failing_ = false;
+  } catch (const Error& e) {
+    if (!failing_) log_warning("the metrics of step {} failed, training goes on: {}", m.step, e.what());
+    failing_ = true;
+  }
 }
 
-void MetricsWriter::flush() const {
+void MetricsWriter::append() {
   const std::string path = directory_ + "/metrics.jsonl";
+  const DiskOperation operation("write", path);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) throw system_error("open", path, errno);
+  int failure = 0;
+  // One write a line: a reader never sees half a line, short of a full disk.
+  while (!unwritten_.empty() && failure == 0) {
+    const ssize_t n = ::write(fd, unwritten_.data(), unwritten_.size());
+    if (n > 0) unwritten_.erase(0, static_cast<size_t>(n));
+    else if (n == 0) failure = EIO;
+    else if (errno != EINTR) failure = errno;
+  }
+  if (close(fd) != 0 && failure == 0) failure = errno;
+  if (failure) throw system_error("write", path, failure);
+}
+
+void MetricsWriter::flush() {
+  const std::string path = directory_ + "/metrics.jsonl";
+  if (!unwritten_.empty()) append();
+  const DiskOperation operation("sync", path);
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;  // not a step yet
   if (fd < 0) throw system_error("open", path, errno);
-  const int failure = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
-  if (failure) throw system_error("write", path, failure, "free space on the disk of output.output_dir; the run can be resumed");
+  int failure = fsync(fd) == 0 ? 0 : errno;
+  if (close(fd) != 0 && failure == 0) failure = errno;
+  if (failure) throw system_error("write", path, failure);
 }
 
 void MetricsWriter::draw() const {

@@ -22,18 +22,21 @@ struct StepMetrics {
 std::string to_json_line(const StepMetrics& m);  // with its newline; loss and norm are null where not finite
 
 // Appends lines to DIR/metrics.jsonl. On resume, lines after `last_step` are those of steps that were lost: they go.
+// A training does not end because a line of it cannot be written: the line is kept, and tried again with the next one.
 class MetricsWriter {
  public:
   MetricsWriter(const std::string& directory, int64_t last_step);
   void write(const StepMetrics& m);
   // To the disk itself; throws Error where it cannot be.
-  void flush() const;
+  void flush();
   // DIR/loss.svg, atomically: training loss, its running mean, validation loss.
   void draw() const;
 
  private:
+  void append();  // all that is unwritten; throws Error
   void remember(int64_t step, double loss, std::optional<double> validation);
-  std::string directory_;
+  std::string directory_, unwritten_;
+  bool failing_ = false;
   std::vector<double> steps_, losses_, validation_steps_, validation_losses_;
 };
 

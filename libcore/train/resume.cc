@@ -37,6 +37,8 @@ void compare(const std::string& path, const RunState& found, const RunState& now
 
 ResumePoint open_point(const std::string& path, const RunState& now, const std::vector<std::string>& allowed, ThreadPool& pool) {
   const ModelDirectory directory = open_checkpoint(path);
+  // Before its content is compared: a damaged byte of it must not pass for another configuration.
+  if (!directory.manifest().digest_ok) throw damaged_checkpoint(path, {ModelDirectory::Difference{kManifestName, "content differs from its own digest"}});
   RunState found = parse_run_state(directory.manifest().state, path);
   compare(path, found, now, allowed);
   return {open_whole_checkpoint(path, pool), std::move(found)};

@@ -1,9 +1,8 @@
 #include "train/sample_in_training.h"
 
-#include <filesystem>
-
 #include <fmt/ranges.h>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "diffusion/flow_matching.h"
@@ -61,7 +60,7 @@ void sample_in_training(const SampleContext& c, int64_t step, const StopToken& s
   const VideoSamplerOptions o = sampler_options(c.run, c.parts.config);
   const BatchShape shape = sampling_shapes(c.run, c.parts.config, c.network).front();
   const std::string folder = fmt::format("{}/samples/step-{:08}", c.run.output.output_dir, step);
-  std::filesystem::create_directories(folder);
+  make_directories(folder);
   const auto floats = [](const HostTensor& t) { return std::span<const float>(t.f32(), static_cast<size_t>(t.elements())); };
   const auto prompts = name_prompts(c.run.sample.prompts);
   for (size_t i = 0; i < prompts.size(); ++i) {

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "base/atomic_file.h"
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -34,9 +35,7 @@ namespace {
 class OutputLock {
  public:
   explicit OutputLock(const std::string& directory) {
-    std::error_code ec;
-    std::filesystem::create_directories(directory, ec);
-    if (ec) throw system_error("create", directory, ec.value(), "choose another output.output_dir, or make its parent writable");
+    make_directories(directory, "choose another output.output_dir, or make its parent writable");
     const std::string path = directory + "/.lock";
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd_ < 0) throw system_error("open", path, errno, "choose another output.output_dir, or make it writable");
@@ -79,7 +78,9 @@ ModelConfig config_of(const ModelDirectory& network, const ModelDirectory& model
 class Trainer {
  public:
   Trainer(const RunConfig& run, const TrainerOptions& options)
-      : run_(run), options_(options), lock_(run.output.output_dir), model_(run.model.path), weights_(network_to_train(model_.directory(), run)),
+      : run_(run), options_(options),
+        disk_watch_(run.train.stall_timeout, "look into the system's log (dmesg); the run can be resumed. If the disk is merely slow, raise train.stall_timeout"),
+        lock_(run.output.output_dir), model_(run.model.path), weights_(network_to_train(model_.directory(), run)),
         config_(with_overrides(config_of(weights_, model_.directory()), run)), parts_(parts_of(model_.directory())),
         texts_(encode_sample_prompts(run, parts_, options.threads)), checkpoints_(run.output.output_dir),
         network_(make_wan_network(config_)), data_(open_training_data(run, config_, parts_)),
@@ -262,14 +263,24 @@ class Trainer {
   // on_checkpoint_error: continue is for checkpoints on the way; the last one is what the run was for.
   void checkpoint() {
     step_->drain();
-    try {
-      metrics_->flush();  // a checkpoint's steps are on disk before it is
+    std::exception_ptr failure;
+    const auto attempt = [&](const char* what, auto&& work) {
+      try {
+        work();
+      } catch (const std::exception& e) {
+        if (run_.output.on_checkpoint_error == RunConfig::OnCheckpointError::kContinue && goes_on())
+          return log_warning("the {} of step {} failed, training goes on: {}", what, state_.step, e.what());
+        if (failure) log_warning("{}", e.what());
+        else failure = std::current_exception();
+      }
+    };
+    // A checkpoint's steps are on disk before it is; where they cannot be, the state is worth more than they are.
+    attempt("metrics", [&] { metrics_->flush(); });
+    attempt("checkpoint", [&] {
       summary_.checkpoint = checkpoints_.save(store_, manifest_, state_, run_.output.checkpoints_total_limit, pool_);
       saved_step_ = state_.step;
-    } catch (const std::exception& e) {
-      if (run_.output.on_checkpoint_error == RunConfig::OnCheckpointError::kStop || !goes_on()) throw;
-      log_warning("the checkpoint of step {} failed, training goes on: {}", state_.step, e.what());
-    }
+    });
+    if (failure) std::rethrow_exception(failure);
     draw_losses();
   }
 
@@ -317,6 +328,7 @@ class Trainer {
 
   RunConfig run_;
   const TrainerOptions options_;
+  DiskWatch disk_watch_;
   OutputLock lock_;
   OpenModel model_;
   ModelDirectory weights_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "train/data_sources.h"
 #include "train/displacement.h"
@@ -38,6 +39,8 @@ std::vector<HostBatch> batches_of(const TrainingData& data, int64_t step) {
   std::vector<HostBatch> all;
   int64_t samples = 0;
   for (int a = 0; a < data.microbatches(step); ++a) {
+    // Mapped files are read: a disk that hangs is noticed here.
+    const DiskOperation operation("read", fmt::format("the data of step {}", step));
     all.push_back(data.batch(step, a));
     samples += all.back().shape.batch;
   }

@@ -164,6 +164,31 @@ TEST_F(AtomicFileTest, DirectoryWithoutCommitAndLeftovers) {
   EXPECT_THROW(AtomicDirectory(at("plain"), true), Error);
 }
 
+TEST_F(AtomicFileTest, FoldersAreMadeAndRemovedWithAllInside) {
+  make_directories(at("a/b/c"));
+  make_directories(at("a/b/c/"));
+  EXPECT_TRUE(fs::is_directory(at("a/b/c")));
+  write_file_atomic(at("a/file"), "x");
+  EXPECT_THROW(make_directories(at("a/file/d")), Error);
+  EXPECT_THROW(make_directories(at("a/file")), Error);
+  write_file_atomic(at("other"), "x");
+  fs::create_symlink(at("other"), at("a/b/link"));
+  remove_tree(at("a"));
+  remove_tree(at("a"));
+  EXPECT_EQ(names(), std::vector<std::string>{"other"}) << "links are not followed";
+}
+
+TEST_F(AtomicFileTest, TemporariesOfOtherProcessesAreRemoved) {
+  for (const char* name : {"x.tmp-17", "x.tmp-", "x.tmp-1a", "x.tmp", ".tmp-3", "tmp-4"}) write_file_atomic(at(name), "x");
+  remove_temporaries(dir_);
+  remove_temporaries(at("absent"));
+  EXPECT_EQ(names(), (std::vector<std::string>{"tmp-4", "x.tmp", "x.tmp-", "x.tmp-1a"}));
+}
+
+TEST(SystemError, HasARemedyForABadDisk) {
+  for (const int reason : {EIO, ENOSPC, EDQUOT, ESTALE}) EXPECT_NE(system_error("write", "file", reason).remedy(), "") << reason;
+}
+
 TEST(FormatBytes, Units) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(999), "999 B");

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/disk_watch.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
@@ -102,6 +103,10 @@ int parse_and_run(int argc, char** argv, const ToolInfo& info, const std::functi
     throw command_line_error(app, info, e);
   }
   finish_flags(info, app, tool.flags, progress, threads, seed);
+  set_hang_handler([](const Error& e) {
+    print_error(e.what());
+    ::_exit(static_cast<int>(e.kind()));
+  });
   set_log_sink(stderr_log_sink(tool.flags.quiet, tool.flags.verbose));
   set_progress_sink(make_progress_sink(tool.flags.progress, tool.flags.quiet));
   set_config_directories(preset_directories());
@@ -167,6 +172,7 @@ int run_tool(int argc, char** argv, const ToolInfo& info, const std::function<vo
              const std::function<int(Tool&)>& body) {
   secure_standard_streams();
   ignore_write_signals();
+  report_bus_errors(info.name.c_str());
   set_message_name(info.name);
   const int status = guarded_run(argc, argv, info, setup, body);
   set_status_line("");
