@@ -25,7 +25,8 @@ struct Options {
 class Pages {
  public:
   Pages(ThreadPool& pool, int64_t bytes)
-      : data_(static_cast<std::byte*>(std::aligned_alloc(1 << 21, static_cast<size_t>(bytes + (1 << 21) - 1) >> 21 << 21))) {
+      : data_(static_cast<std::byte*>(
+            std::aligned_alloc(1 << 21, static_cast<size_t>(bytes + (1 << 21) - 1) >> 21 << 21))) {
     pool.parallel_for(bytes, 1 << 21, [&](int64_t begin, int64_t end) {
       std::memset(data_.get() + begin, 0, static_cast<size_t>(end - begin));
     });
@@ -88,10 +89,14 @@ struct Pair {
   MomentCodec moments;
 };
 constexpr Pair kPairs[] = {
-    {"fp32/fp32", MasterCodec::kFp32, MomentCodec::kFp32},    {"split/fp32", MasterCodec::kSplit, MomentCodec::kFp32},
-    {"bf16-sr/fp32", MasterCodec::kBf16Sr, MomentCodec::kFp32}, {"fp32/bf16", MasterCodec::kFp32, MomentCodec::kBf16},
-    {"split/bf16", MasterCodec::kSplit, MomentCodec::kBf16},  {"bf16-sr/bf16", MasterCodec::kBf16Sr, MomentCodec::kBf16},
-    {"fp32/int8", MasterCodec::kFp32, MomentCodec::kInt8},    {"split/int8", MasterCodec::kSplit, MomentCodec::kInt8},
+    {"fp32/fp32", MasterCodec::kFp32, MomentCodec::kFp32},
+    {"split/fp32", MasterCodec::kSplit, MomentCodec::kFp32},
+    {"bf16-sr/fp32", MasterCodec::kBf16Sr, MomentCodec::kFp32},
+    {"fp32/bf16", MasterCodec::kFp32, MomentCodec::kBf16},
+    {"split/bf16", MasterCodec::kSplit, MomentCodec::kBf16},
+    {"bf16-sr/bf16", MasterCodec::kBf16Sr, MomentCodec::kBf16},
+    {"fp32/int8", MasterCodec::kFp32, MomentCodec::kInt8},
+    {"split/int8", MasterCodec::kSplit, MomentCodec::kInt8},
     {"bf16-sr/int8", MasterCodec::kBf16Sr, MomentCodec::kInt8},
 };
 

@@ -9,8 +9,8 @@
 //   p = p − lr/(1−β1^s) · ( m / ( sqrt(v)/sqrt(1−β2^s) + ε ) )
 //
 // Coefficients are formed in fp64 and rounded once to fp32; each "a·b ± c" above is one fused multiply-add; square root
-// and division are IEEE. A NaN result is stored as 0x7fc00000, since processors differ in which NaN they make. The state
-// is decoded to fp32, updated and encoded; p is computed with the moments as they are before they are encoded.
+// and division are IEEE. A NaN result is stored as 0x7fc00000, since processors differ in which NaN they make. The
+// state is decoded to fp32, updated and encoded; p is computed with the moments as they are before they are encoded.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -35,9 +35,17 @@ enum class MasterCodec { kSplit, kFp32, kBf16Sr };
 //   m = s·sign(q)·(q/127)²        q in [−127, 127],  s = max |m|
 //   sqrt(v) = s·(q/255)²          q in [0, 255],     s = max sqrt(v);  q > 0 unless v = 0
 //
-// rounded stochastically by the value of q, which is exact for the block's largest value. A scale other than 0 is at
-// least 2^−100 (m) or 2^−46 (v), which keeps what is decoded from underflow. A block with a value that is not finite has
-// the scale NaN and decodes to NaN throughout.
+// rounded stochastically by the value of q, which is whole for the block's largest value. A scale other than 0 is at
+// least 2^−100 (m) or 2^−46 (v), which keeps what is decoded from underflow. A block with a value that is not finite
+// has the scale NaN and decodes to NaN throughout.
+//
+// Rounding is stochastic because to nearest the moments get stuck: a step takes (1−β2)/2 of sqrt(v), less than half the
+// distance between neighbours. In tests/adamw/convergence_test.cc, in parts of the fp32 state's figure over four seeds:
+//
+//                                                            stochastic       to nearest
+//   bf16 v, gradients fall to 1%: sqrt(v) afterwards         0.99 … 1.00      4.6
+//   int8 v, the same: loss of the parameters beside them     0.98 … 1.03      3.3 … 3.6
+//   int8 m, gradients end: distance moved afterwards         1.01 … 1.03      2.4 … 3.7
 enum class MomentCodec { kFp32, kBf16, kInt8 };
 
 struct AdamWStep {

@@ -27,9 +27,10 @@ inline bf16 round_stochastic(float x, uint16_t random) {
 }
 
 // int8. The level of a value is √z, z = 127²·|m|/scale or 255²·√v/scale. For v it is IEEE's root: v is encoded again in
-// every step, and an error of its level, four times over, adds up to 1/(1−β2) times itself. m forgets faster; its root is
-// made of additions and multiplications alone, which run beside the divider: y ≈ 1/√z within 3.5% from the exponent, then
-// √z = z·y·P(z·y·y), P the quadratic minimax polynomial of u^(−1/2) over the u that occur: relative error below 2.6e-5.
+// every step, and an error of its level, four times over, adds up to 1/(1−β2) times itself. m forgets faster; its root
+// is made of additions and multiplications alone, which run beside the divider: y ≈ 1/√z within 3.5% from the exponent,
+// then √z = z·y·P(z·y·y), P the quadratic minimax polynomial of u^(−1/2) over the u that occur: relative error below
+// 2.6e-5.
 inline constexpr float kLevelRoot[3] = {1.8766221590567473F, -1.2521481820640348F, 0.3755262081791989F};
 inline constexpr uint32_t kLevelRootBits = 0x5f3759dfU;
 // z of the block's largest value: 127² with what makes that root come out as 127, and 255².

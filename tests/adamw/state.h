@@ -58,7 +58,8 @@ inline float rough(const Random& random, uint64_t series, uint64_t i) {
   if (i / kMomentBlock % 4 == 1) return hostile(random, series, i);
   const auto bits = random.bits(series, i);
   if (i / kMomentBlock % 8 == 3) return std::bit_cast<float>(bits[0] & 0x807fffffU);
-  return bits[1] % 16 == 0 ? 0.0F : static_cast<float>(random.normal(series, i)) * std::exp2(-static_cast<float>(bits[2] % 30));
+  if (bits[1] % 16 == 0) return 0;
+  return static_cast<float>(random.normal(series, i)) * std::exp2(-static_cast<float>(bits[2] % 30));
 }
 
 template <class T>
@@ -175,7 +176,9 @@ struct Gradient {
   Gradient(const Random& random, int64_t n, uint64_t series, bool with_hostile)
       : f32(static_cast<size_t>(n)), b16(f32.size()) {
     for (size_t i = 0; i < f32.size(); ++i) {
-      f32[i] = with_hostile ? rough(random, series, i) : static_cast<float>(random.normal(series, i)) * 1e-2F;
+      // Where gradients are hostile, moments are not.
+      f32[i] = with_hostile ? rough(random, series, i + kMomentBlock)
+                            : static_cast<float>(random.normal(series, i)) * 1e-2F;
       b16[i] = to_bf16(f32[i]);
     }
   }
