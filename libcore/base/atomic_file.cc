@@ -178,7 +178,11 @@ AtomicDirectory::AtomicDirectory(const std::string& path, bool replace)
     log_warning("removing {}, left by a run that was stopped", temporary_);
     remove_tree(temporary_);
   }
-  make_directories(parent_directory(temporary_), "choose a place that you may write to");
+  try {
+    make_directories(parent_directory(temporary_), "choose a place that you may write to");
+  } catch (const Error& e) {
+    throw Error(path_ + ": " + e.message(), e.remedy());
+  }
   const DiskOperation operation("create folder", temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) throw system_error("create folder", temporary_, errno, "choose a place that you may write to");
 }
@@ -257,17 +261,27 @@ void rename_path(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) throw system_error("rename " + from + " to", to, errno);
 }
 
-void make_directories(const std::string& path, const std::string& remedy) {
+namespace {
+
+// `wanted`: what the caller asked for, of which `path` is a part.
+void make_parts(const std::string& path, const std::string& wanted, const std::string& remedy) {
   struct stat status;
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return;
+    throw system_error("create folder", wanted, ENOTDIR, remedy);
+  }
   const std::string parent = parent_directory(path);
-  if (parent != path) make_directories(parent, remedy);
+  if (parent != path) make_parts(parent, wanted, remedy);
   const DiskOperation operation("create folder", path);
   if (::mkdir(strip_slashes(path).c_str(), 0777) == 0) return fsync_directory(parent);
   const int error = errno;
   // Another process may have made it meanwhile.
-  if (error != EEXIST || ::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) throw system_error("create folder", path, error, remedy);
+  if (error != EEXIST || ::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) throw system_error("create folder", wanted, error, remedy);
 }
+
+}  // namespace
+
+void make_directories(const std::string& path, const std::string& remedy) { make_parts(path, path, remedy); }
 
 void remove_tree(const std::string& path) {
   std::error_code ec;

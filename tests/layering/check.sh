@@ -15,7 +15,7 @@ BEGIN {
   allow["base"]      = ""
   allow["tensor"]    = "base"
   allow["text"]      = "base"
-  allow["kernels"]   = "base tensor/dtype.h"
+  allow["kernels"]   = "base tensor/dtype.h tensor/moment_levels.h"
   allow["config"]    = "base"
   allow["io"]        = "base tensor config"
   allow["device"]    = "base tensor config kernels"
