@@ -23,9 +23,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Median seconds of one call: repeated for at least 0.3 s and 5 times after a warm-up.
-// Of repeated runs the median, what work takes on this machine as it is, or the least, what it takes when nothing disturbs it.
+// The median is what work takes on this machine as it is, the least what it takes when nothing disturbs it.
 enum class Of { kMedian, kLeast };
+// Seconds of one call: repeated for at least 0.3 s and 5 times after a warm-up.
 double seconds_of(const std::function<void()>& work, Of of = Of::kMedian) {
   work();
   std::vector<double> times;
