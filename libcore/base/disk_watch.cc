@@ -58,18 +58,22 @@ void DiskWatch::run() {
   using Clock = std::chrono::steady_clock;
   const std::chrono::duration<double> limit(seconds_), period(std::min(1.0, seconds_ / 8));
   uint64_t seen = 0;
-  auto last = Clock::now();
+  auto last = Clock::now(), looked = last;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, period, [&] { return stop_; })) {
+    // A process that was itself stopped (Ctrl-Z, a debugger) has not waited for the disk meanwhile.
+    const auto now = Clock::now();
+    if (now - looked > 8 * period) last += now - looked;
+    looked = now;
     std::string waiting;
     HangHandler handler;
     {
       std::lock_guard guard(operations().mutex);
       if (operations().under_way.empty() || operations().ended != seen) {
         seen = operations().ended;
-        last = Clock::now();
+        last = now;
       }
-      if (Clock::now() - last < limit) continue;
+      if (now - last < limit) continue;
       for (const auto& [what, path] : operations().under_way) waiting += fmt::format("\n  {} {}", what, path);
       handler = operations().handler;
     }
