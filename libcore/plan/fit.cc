@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/load.h"
 #include "config/search_path.h"
+#include "train/metrics.h"
 #include "plan/simulate.h"
 
 namespace megaslide {
@@ -110,7 +111,9 @@ std::string clip_name(int64_t num_frames) { return num_frames ? std::to_string(n
 
 }  // namespace
 
-FitReport find_what_fits(const PlanRequest& request, StopToken stop) {
+FitReport find_what_fits(const PlanRequest& asked, StopToken stop) {
+  PlanRequest request = asked;
+  if (request.program_bytes == 0) request.program_bytes = resident_memory().now;
   if (!(request.run.stream.device_budget || request.machine.device_memory || request.run.stream.host_budget || request.machine.host_memory))
     throw usage_error("no limit is known, so everything fits", "name a machine with --machine, or budgets with --set stream.device_budget=24GiB");
   const Search search(request, stop);

@@ -120,14 +120,17 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.host.gradients = ledger.gradients;
   p.host.activations = step.pipeline().host_stash_bytes();
   p.host.pinned = staging_bytes(r.model, r.shapes, r.max_microbatches);
-  p.host.other = runtime_bytes(r) + (r.program_bytes ? r.program_bytes : resident_memory().now) + r.dataset_bytes;
+  p.host.other = runtime_bytes(r) + r.program_bytes + r.dataset_bytes;
   p.host.device_arena = r.machine.unified ? p.device.peak : 0;
   p.disk.checkpoint = checkpoint_bytes(store);
   fill_limits(p, r);
   return p;
 }
 
-Plan make_plan(const PlanRequest& request, StopToken stop) {
+Plan make_plan(const PlanRequest& asked, StopToken stop) {
+  PlanRequest request = asked;
+  // Once for all that is tried: planning itself makes the program grow.
+  if (request.program_bytes == 0) request.program_bytes = resident_memory().now;
   Plan plan = simulate(request, stop);
   if (plan.fits()) return plan;
   plan.remedies = find_remedies(request, plan, stop);

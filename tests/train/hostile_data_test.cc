@@ -175,17 +175,19 @@ TEST(HostileBudgets, BothAtOnce) {
   const Workplace w;
   MachineConfig machine;
   const std::vector<std::string> small{"stream.device_budget=1", "stream.host_budget=1"};
-  const Plan plan = make_plan(plan_request(w.run("out", small), machine));
+  PlanRequest request = plan_request(w.run("out", small), machine);
+  request.program_bytes = int64_t{32} << 20;
+  const Plan plan = make_plan(request);
   EXPECT_EQ(plan.misfits.size(), 2u);
   ASSERT_FALSE(plan.remedies.empty());
   const std::string& remedy = plan.remedies.back();
   const size_t second = remedy.find(" --set stream.host_budget=");
   ASSERT_TRUE(remedy.starts_with("--set stream.device_budget=") && second != std::string::npos) << remedy;
   PlanRequest applied = plan_request(w.run("out", {remedy.substr(6, second - 6), remedy.substr(second + 7)}), machine);
+  applied.program_bytes = request.program_bytes;
   EXPECT_TRUE(make_plan(applied).fits()) << remedy;
   // As it does where the program's start needs some more.
-  applied.program_bytes = plan.host.other + (int64_t{4} << 20) - (int64_t{16} << 20);
-  applied.dataset_bytes = 0;
+  applied.program_bytes += int64_t{4} << 20;
   EXPECT_TRUE(make_plan(applied).fits()) << remedy;
 }
 
