@@ -2,31 +2,28 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "config/load.h"
 #include "config/search_path.h"
-#include "train/metrics.h"
 #include "plan/simulate.h"
 
 namespace megaslide {
 namespace {
 
-// The largest n in [1, limit] that fits, 0 where none does. What fits is taken to fit with less too.
-int64_t largest_that_fits(int64_t start, int64_t limit, const std::function<bool(int64_t)>& fits) {
+// The largest n in [1, limit] that fits, 0 where none does.
+int64_t largest_up_to(int64_t start, int64_t limit, const std::function<bool(int64_t)>& fits) {
   int64_t low = 0, high = std::clamp<int64_t>(start, 1, limit);
   while (fits(high)) {
     low = high;
     if (high == limit) return limit;
     high = std::min(2 * high, limit);
   }
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  return largest_that_fits(low, high, fits);
 }
 
 class Search {
@@ -37,17 +34,20 @@ class Search {
   int64_t frames_of(const BatchShape& s) const { return (s.frames - 1) * request_.model.temporal_stride() + 1; }
   int64_t pixels(int64_t tokens) const { return tokens * 2 * request_.model.spatial_stride(); }
 
-  FitRow row(std::string settings, void (*apply)(RunConfig&)) const {
-    FitRow row{.settings = std::move(settings)};
+  FitRow row(std::initializer_list<std::string_view> changes) const {
+    FitRow row;
     PlanRequest r = request_;
-    if (apply) apply(r.run);
+    for (const std::string_view change : changes) {
+      apply_change(r, change);
+      row.settings += fmt::format("{}--set {}", row.settings.empty() ? "" : " ", change);
+    }
     BatchShape shape = base_;
     shape.frames = largest_frames(r);
     if (shape.frames > 0) {
       row.num_frames = frames_of(shape);
       row.num_frames_seconds = plan(r, shape).step_seconds;
     }
-    const int64_t w = largest_that_fits(base_.width, limit() * base_.width / std::max(base_.width, base_.height), [&](int64_t n) { return fits(r, with_width(n)); });
+    const int64_t w = largest_up_to(base_.width, limit() * base_.width / std::max(base_.width, base_.height), [&](int64_t n) { return fits(r, with_width(n)); });
     if (w > 0) {
       shape = with_width(w);
       row.width = pixels(shape.width), row.height = pixels(shape.height);
@@ -70,7 +70,7 @@ class Search {
   // Positions along an axis that the model knows.
   int64_t limit() const { return request_.model.rope_max_seq_len; }
   int64_t largest_frames(const PlanRequest& r) const {
-    return largest_that_fits(base_.frames, limit(), [&](int64_t n) { return fits(r, with_frames(n)); });
+    return largest_up_to(base_.frames, limit(), [&](int64_t n) { return fits(r, with_frames(n)); });
   }
   BatchShape with_frames(int64_t n) const {
     BatchShape s = base_;
@@ -95,37 +95,23 @@ class Search {
   StopToken stop_;
 };
 
-void stash_on_host(RunConfig& r) { r.stream.stash = RunConfig::Stash::kHost, r.stream.segment = 1; }
-void recomputed(RunConfig& r) { r.stream.stash = RunConfig::Stash::kRecompute, r.stream.segment = 1; }
-void int8_on_host(RunConfig& r) {
-  stash_on_host(r);
-  r.optimizer.moments = RunConfig::Moments::kInt8;
-}
-void least_state(RunConfig& r) {
-  int8_on_host(r);
-  r.train.clip = RunConfig::Clip::kLayer;
-  r.optimizer.masters = RunConfig::Masters::kBf16StochasticRounding;
-}
-
 std::string clip_name(int64_t num_frames) { return num_frames ? std::to_string(num_frames) : "none"; }
 
 }  // namespace
 
-FitReport find_what_fits(const PlanRequest& asked, StopToken stop) {
-  PlanRequest request = asked;
-  if (request.program_bytes == 0) request.program_bytes = resident_memory().now;
+FitReport find_what_fits(const PlanRequest& request, StopToken stop) {
   if (!(request.run.stream.device_budget || request.machine.device_memory || request.run.stream.host_budget || request.machine.host_memory))
     throw usage_error("no limit is known, so everything fits", "name a machine with --machine, or budgets with --set stream.device_budget=24GiB");
   const Search search(request, stop);
   FitReport report;
   report.num_frames = search.frames_of(search.base());
   report.width = search.pixels(search.base().width), report.height = search.pixels(search.base().height);
-  report.rows.push_back(search.row("", nullptr));
-  report.rows.push_back(search.row("--set stream.stash=host", stash_on_host));
-  report.rows.push_back(search.row("--set stream.stash=recompute", recomputed));
-  report.rows.push_back(search.row("--set stream.stash=host --set optimizer.moments=int8", int8_on_host));
+  report.rows.push_back(search.row({}));
+  report.rows.push_back(search.row({"stream.stash=host"}));
+  report.rows.push_back(search.row({"stream.stash=recompute"}));
+  report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8"}));
   if (request.run.model.compute_dtype == RunConfig::ComputeDtype::kBf16)
-    report.rows.push_back(search.row("--set stream.stash=host --set optimizer.moments=int8 --set train.clip=layer --set optimizer.masters=bf16-sr", least_state));
+    report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8", "train.clip=layer", "optimizer.masters=bf16-sr"}));
   for (const std::string& name : preset_names("models")) {
     PlanRequest r = request;
     r.model = with_overrides(load_model_config(name), request.run);

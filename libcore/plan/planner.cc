@@ -127,10 +127,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   return p;
 }
 
-Plan make_plan(const PlanRequest& asked, StopToken stop) {
-  PlanRequest request = asked;
-  // Once for all that is tried: planning itself makes the program grow.
-  if (request.program_bytes == 0) request.program_bytes = resident_memory().now;
+Plan make_plan(const PlanRequest& request, StopToken stop) {
   Plan plan = simulate(request, stop);
   if (plan.fits()) return plan;
   plan.remedies = find_remedies(request, plan, stop);
@@ -164,6 +161,8 @@ PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, con
     r.run.train.max_train_steps = data->last_step();
   }
   r.sampling = sampling_shapes(run, r.model, make_wan_network(r.model));
+  // Before any plan: planning itself makes the program grow.
+  r.program_bytes = resident_memory().now;
   return r;
 }
 

@@ -21,7 +21,7 @@ struct PlanRequest {
   std::vector<BatchShape> sampling = {};  // further ones of samples taken while training
   int max_microbatches = 1;
   int64_t dataset_bytes = 0;        // kept in host memory
-  int64_t program_bytes = 0;        // resident when the program started; 0: what is resident now
+  int64_t program_bytes = 0;        // resident when the program started
   bool trace = false;
 };
 

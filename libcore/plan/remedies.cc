@@ -157,12 +157,8 @@ std::vector<std::string> smaller_clips(const PlanRequest& request, StopToken sto
   };
   const BatchShape largest = longest(request);
   std::vector<std::string> remedies;
-  int64_t low = 0, high = largest.frames;  // low fits, high does not
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (fits([&](BatchShape& s) { s.frames = std::min(s.frames, middle); }) ? low : high) = middle;
-  }
-  if (low > 0) remedies.push_back(fmt::format("--num-frames {} (encode-clips, and then train on that cache)", (low - 1) * request.model.temporal_stride() + 1));
+  const int64_t frames = largest_that_fits(0, largest.frames, [&](int64_t n) { return fits([&](BatchShape& s) { s.frames = std::min(s.frames, n); }); });
+  if (frames > 0) remedies.push_back(fmt::format("--num-frames {} (encode-clips, and then train on that cache)", (frames - 1) * request.model.temporal_stride() + 1));
   const int64_t unit = 2 * request.model.spatial_stride();
   for (int divisor = 2; divisor <= 8; divisor *= 2) {
     const int64_t h = largest.height / divisor, w = largest.width / divisor;
@@ -180,6 +176,20 @@ std::vector<std::string> smaller_clips(const PlanRequest& request, StopToken sto
 }
 
 }  // namespace
+
+int64_t largest_that_fits(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits) {
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+void apply_change(PlanRequest& request, std::string_view text) {
+  const auto change = std::find_if(all_changes().begin(), all_changes().end(), [&](const Change& c) { return c.text == text; });
+  MS_CHECK(change != all_changes().end(), "{}", text);
+  change->apply(request);
+}
 
 std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop) {
   std::vector<Found> found = settings_that_fit(request, stop);

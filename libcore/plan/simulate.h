@@ -1,7 +1,9 @@
 // What the planner's parts share: one run of the schedule on the sim device.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/stop.h"
@@ -21,6 +23,13 @@ BatchShape longest(const PlanRequest& request);
 
 // As a remedy has to fit: also at the next start.
 bool surely_fits(const Plan& plan);
+
+// The largest n that fits in [low, high), where `low` fits, or is 0 for nothing, and `high` does not. What fits is taken to
+// fit with less too.
+int64_t largest_that_fits(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits);
+
+// Makes one of the changes that remedies are made of, by its text ("stream.stash=host").
+void apply_change(PlanRequest& request, std::string_view text);
 
 // Settings and clip sizes of which each makes the run fit, cheapest in step time first.
 std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop);

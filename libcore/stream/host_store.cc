@@ -18,7 +18,7 @@ HostStore::HostStore(const Network& network, const HostStoreOptions& options) : 
   for (int i = 0; i < options.streamed_slots; ++i)
     weight_slabs.push_back(memory_.allocate(largest_layer * dtype_bytes(options.compute_dtype), ledger_.weights));
   const int64_t largest = std::max({largest_layer, network.embedding->layout().elements, network.head->layout().elements});
-  for (int i = 0; options.training && i < std::min(options.gradient_slots, static_cast<int>(network.layers.size()) + 2); ++i)
+  for (int i = 0; options.training && i < options.gradient_slots; ++i)
     gradient_slabs.push_back(memory_.allocate(largest * dtype_bytes(options.gradients), ledger_.gradients));
   auto add = [&](const Module& module, std::string prefix, void* shared) {
     ModuleState s;

@@ -8,11 +8,8 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 prepare "$@"
 
-# The calls of a run that goes on from step 2, saves steps 3 and 4 and removes 1 and 2.
-restart_at 2
-with_fault "$out" 0 kill "FAULT_LOG=$work/calls"
-train "$out" stop
-[[ $status == 0 ]] || { echo "the undisturbed continuation: $stderr"; exit 1; }
+# It saves steps 3 and 4 and removes 1 and 2.
+record_calls
 [[ $(hash_in "$stdout") == "$expected" ]] || fail "the undisturbed continuation ends in another state"
 calls=$(wc -l <"$work/calls")
 ((calls > 100)) || fail "only $calls calls were seen"

@@ -83,6 +83,14 @@ restart_at() {
   head -"$1" "$work/whole/metrics.jsonl" >"$out/metrics.jsonl"
 }
 
+# record_calls [VARIABLE=VALUE...]: the calls of an undisturbed run that goes on from step 2, in $work/calls.
+record_calls() {
+  restart_at 2
+  with_fault "$out" 0 kill "FAULT_LOG=$work/calls" "$@"
+  train "$out" stop
+  [[ $status == 0 ]] || { echo "the undisturbed continuation: $stderr"; exit 1; }
+}
+
 # check_checkpoints WHAT: whatever looks like a checkpoint is one, byte for byte; the two that were there or later ones are.
 check_checkpoints() {
   local path name whole=0

@@ -7,11 +7,7 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 prepare "$@"
 
-# Calls that read, of a run that goes on from step 2.
-restart_at 2
-with_fault "$out" 0 kill "FAULT_LOG=$work/calls" FAULT_CALLS=reads
-train "$out" stop
-[[ $status == 0 ]] || { echo "the undisturbed continuation: $stderr"; exit 1; }
+record_calls FAULT_CALLS=reads
 
 faulty_read() { # faulty_read NUMBER CALL PATH ACTION
   local what="$4 at call $1, $2 $3"

@@ -5,9 +5,7 @@
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 prepare "$@"
-restart_at 2
-with_fault "$out" 0 kill "FAULT_LOG=$work/calls"
-train "$out" stop
+record_calls
 
 first() { awk -v call="$1" -v path="$out$2" '$2 == call && $3 == path { print $1; exit }' "$work/calls"; }
 stuck() { # stuck CALL PATH-IN-OUTPUT WORD stop|continue

@@ -73,15 +73,21 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   ::_exit(1);
 }
 
+// Blocks no signal while its handler runs; the handler is to be set.
+struct sigaction action_with(int flags) {
+  struct sigaction action;
+  std::memset(&action, 0, sizeof action);
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = flags;
+  return action;
+}
+
 }  // namespace
 
 void report_bus_errors(const char* name) {
   program = name;
-  struct sigaction action;
-  std::memset(&action, 0, sizeof action);
+  struct sigaction action = action_with(SA_SIGINFO);
   action.sa_sigaction = on_bus_error;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, nullptr);
 }
 
@@ -92,11 +98,8 @@ void ignore_write_signals() {
 
 StopToken catch_stop_signals(bool quiet) {
   speak = !quiet;
-  struct sigaction action;
-  std::memset(&action, 0, sizeof action);
+  struct sigaction action = action_with(SA_RESTART);
   action.sa_handler = on_stop_signal;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   return StopToken(&caught);
