@@ -51,6 +51,8 @@ struct WindowShape {
   float scale = 1;
   int64_t window[3] = {1, 1, 1};  // t, h, w; larger than the grid shrinks
   int64_t layer = 0;              // 0 is the first
+  // Where the grid is frames [first_frame, first_frame + T) of a longer clip: windows are the clip's. 0 clip frames: all of it.
+  int64_t first_frame = 0, clip_frames = 0;
   int64_t tokens() const { return frames * height * width; }
 };
 

@@ -29,10 +29,10 @@ struct SequenceRows {
 };
 
 struct SequenceAxis {
-  int length, size, shift, groups;  // size and shift of the window
-  __device__ int begin(int g) const { return shift == 0 ? g * size : g == 0 ? 0 : (g - 1) * size + shift; }
+  int length, size, before, groups;  // as in WindowAxis
+  __device__ int begin(int g) const { return g == 0 ? 0 : g * size - before; }
   __device__ int end(int g) const {
-    const int e = shift == 0 ? (g + 1) * size : g * size + shift;
+    const int e = (g + 1) * size - before;
     return e < length ? e : length;
   }
 };
@@ -56,12 +56,11 @@ struct Sequences {
       : batch(static_cast<int>(s.batch)), heads(static_cast<int>(s.heads)), head_dim(static_cast<int>(s.head_dim)), queries(1),
         keys(1), tokens{static_cast<int>(s.tokens()), static_cast<int>(s.tokens())}, windowed(true), windows(1), scale(s.scale) {
     check(s.batch * s.tokens());
-    const int64_t lengths[3] = {s.frames, s.height, s.width};
+    const WindowGroups all(s);
     for (int a = 0; a < 3; ++a) {
-      const int length = static_cast<int>(lengths[a]), size = static_cast<int>(std::min(s.window[a], lengths[a]));
-      const int groups = static_cast<int>(WindowAxis(lengths[a], s.window[a], s.layer).groups());
-      axis[a] = {length, size, s.layer % 2 != 0 && size < length ? size / 2 : 0, groups};
-      queries *= size, windows *= groups;
+      const WindowAxis& w = a == 0 ? all.t : a == 1 ? all.h : all.w;
+      axis[a] = {static_cast<int>(w.length), static_cast<int>(w.size), static_cast<int>(w.before), static_cast<int>(w.groups())};
+      queries *= axis[a].size, windows *= axis[a].groups;
     }
     keys = queries;
   }

@@ -81,11 +81,11 @@ void flow_mix(Stream& stream, float* x_t, float* target, const float* x0, const 
 
 void velocity_loss(Stream& stream, double* loss, float* dout, const float* v, const float* target, const float* weight, LossGrid grid,
                    LossTerm term, float scale) {
-  const auto n = static_cast<double>(std::max<int64_t>(1, grid.elements()));
+  const auto n = static_cast<double>(std::max<int64_t>(1, grid.mean_of ? grid.mean_of : grid.elements()));
   const double factor = static_cast<double>(scale) / n, delta = term.delta;
   const auto sum = [&](const auto& of) { return sum_of_blocks(stream, of, dout, v, target, weight, grid, factor); };
-  if (term.kind == LossKind::kMse) *loss = sum(Mse{}) / n;
-  else *loss = sum(Huber{delta, term.kind == LossKind::kHuber ? 1.0 : 1 / delta}) / n;
+  const double own = term.kind == LossKind::kMse ? sum(Mse{}) / n : sum(Huber{delta, term.kind == LossKind::kHuber ? 1.0 : 1 / delta}) / n;
+  *loss = grid.add ? *loss + own : own;
 }
 
 }  // namespace megaslide::cpu

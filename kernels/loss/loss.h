@@ -18,13 +18,17 @@ struct LossTerm {
 };
 struct LossGrid {
   int64_t batch = 1, channels = 1, frames = 1, area = 1;  // area: cells of a latent frame
+  // Where this is a part of something longer: the elements of the whole, whose mean the loss is, and whether the parts before
+  // it are already in `loss`.
+  int64_t mean_of = 0;
+  bool add = false;
   int64_t elements() const { return batch * channels * frames * area; }
 };
 
 // loss = Σ weight(b,t)·ℓ(v−target) / (B·C·T·area), one fp64 number in device memory, overwritten: blocks of 16,384 elements
 // summed in 16 interleaved lanes each, lanes and blocks by fixed trees. dout = scale·weight·ℓ'(v−target) / (B·C·T·area),
-// overwritten; may be nullptr. `weight` may be nullptr: all 1, with the same bits as ones. Where it is 0 the difference
-// is not looked at. `scale` multiplies the gradient alone (1/microbatches).
+// overwritten; may be nullptr. Of a part, the divisor is the whole's. `weight` may be nullptr: all 1, with the same bits as
+// ones. Where it is 0 the difference is not looked at. `scale` multiplies the gradient alone (1/microbatches).
 using VelocityLoss = void(Stream&, double* loss /*(1)*/, float* dout /*(B,C,T,area)*/, const float* v /*(B,C,T,area)*/,
                           const float* target /*(B,C,T,area)*/, const float* weight /*(B,T)*/, LossGrid grid, LossTerm term,
                           float scale);

@@ -6,8 +6,8 @@ namespace megaslide::reference {
 
 void velocity_loss(double* loss, float* dout, const float* v, const float* target, const float* weight, LossGrid grid, LossTerm term,
                    float scale) {
-  const double n = static_cast<double>(grid.elements()), delta = term.delta;
-  *loss = 0;
+  const double n = static_cast<double>(grid.mean_of ? grid.mean_of : grid.elements()), delta = term.delta;
+  if (!grid.add) *loss = 0;
   for (int64_t b = 0, i = 0; b < grid.batch; ++b)
     for (int64_t c = 0; c < grid.channels; ++c)
       for (int64_t t = 0; t < grid.frames; ++t)

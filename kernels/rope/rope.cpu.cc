@@ -165,14 +165,14 @@ HWY_EXPORT(RmsRopeBackwardRows);
 namespace cpu {
 
 void rope_table(Stream&, float* table, RopeGrid grid) {
-  const int64_t positions[3] = {grid.frames, grid.height, grid.width};
+  const int64_t positions[3] = {grid.frames, grid.height, grid.width}, first[3] = {grid.first_frame, 0, 0};
   const int64_t channels[3] = {grid.time_channels(), grid.space_channels(), grid.space_channels()};
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t n = channels[axis];
     for (int64_t i = 0; i < n / 2; ++i) {
       const double frequency = std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(n));
       for (int64_t p = 0; p < positions[axis]; ++p) {
-        const double theta = static_cast<double>(p) * frequency;
+        const double theta = static_cast<double>(first[axis] + p) * frequency;
         float* at = table + 2 * p * n + 2 * i;
         at[0] = at[1] = static_cast<float>(std::cos(theta));
         at[n + 1] = static_cast<float>(std::sin(theta));

@@ -18,6 +18,7 @@ namespace megaslide {
 struct RopeGrid {
   int64_t frames = 1, height = 1, width = 1;  // T, H, W
   int64_t heads = 1, head_dim = 0;            // head_dim is even
+  int64_t first_frame = 0;                    // position of frame 0, where the rows are a part of a clip
   // Channels of a head that an axis turns: h and w take 2⌊d/6⌋ each, t the rest.
   int64_t space_channels() const { return head_dim / 6 * 2; }
   int64_t time_channels() const { return head_dim - 2 * space_channels(); }

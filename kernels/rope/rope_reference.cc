@@ -9,7 +9,7 @@ namespace {
 // The angle of pair j of a head at token row r.
 double angle(const RopeGrid& g, int64_t row, int64_t j) {
   const int64_t token = row % (g.frames * g.height * g.width),
-                position[3] = {token / (g.height * g.width), token / g.width % g.height, token % g.width};
+                position[3] = {g.first_frame + token / (g.height * g.width), token / g.width % g.height, token % g.width};
   const int64_t channels[3] = {g.time_channels(), g.space_channels(), g.space_channels()};
   int axis = 0;
   while (j >= channels[axis] / 2) j -= channels[axis++] / 2;

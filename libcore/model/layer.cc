@@ -22,6 +22,29 @@ ParamLayout::ParamLayout(const std::vector<ParamSpec>& params) {
   }
 }
 
+BatchShape BatchShape::own() const {
+  if (clip_frames == 0) return *this;
+  BatchShape s = *this;
+  s.frames = own_frames;
+  if (times != 1) s.times = own_frames;
+  s.first_frame += own_begin;
+  s.own_begin = 0;
+  return s;
+}
+
+BatchShape BatchShape::slab(FrameRange seen, FrameRange own) const {
+  MS_CHECK(clip_frames == 0 && 0 <= seen.begin && seen.begin <= own.begin && own.begin < own.end && own.end <= seen.end && seen.end <= frames);
+  BatchShape s = *this;
+  s.batch = 1;
+  s.clip_frames = frames;
+  s.frames = seen.count();
+  if (times != 1) s.times = s.frames;
+  s.first_frame = seen.begin;
+  s.own_begin = own.begin - seen.begin;
+  s.own_frames = own.count();
+  return s;
+}
+
 void* Workspace::take_bytes(int64_t bytes) {
   MS_CHECK(bytes >= 0, "a workspace block of {} bytes", bytes);
   const int64_t begin = used_;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,16 +35,31 @@ struct ParamLayout {
   int64_t parameters = 0;       // without gaps
 };
 
-// Token grid and sizes of one microbatch.
+struct FrameRange {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+// Token grid and sizes of one microbatch, or of one call where a clip goes through the layers slab by slab.
 struct BatchShape {
   int64_t batch = 1;
   int64_t frames = 1, height = 1, width = 1;  // of the token grid (T, H, W)
   int64_t context_rows = 0;                   // text rows S
   int64_t times = 1;                          // timesteps a sample: 1, or one a latent frame (spec wan.md A.13)
+  // A slab (spec engine.md §3): the grid is what a call sees of a clip of one sample, frames first_frame … first_frame +
+  // frames − 1, and `own` are those that it computes, counted from first_frame on. clip_frames 0: a whole clip, all its own.
+  int64_t clip_frames = 0, first_frame = 0;
+  int64_t own_begin = 0, own_frames = 0;
   int64_t tokens() const { return frames * height * width; }  // a sample
   int64_t rows() const { return batch * tokens(); }
   int64_t timesteps() const { return batch * times; }
   int64_t rows_a_timestep() const { return tokens() / times; }
+  int64_t own_first_row() const { return own_begin * height * width; }
+  int64_t own_first_timestep() const { return times == 1 ? 0 : own_begin; }
+  // What the call computes, as a shape of its own.
+  BatchShape own() const;
+  // The slab of a sample of this clip that sees `seen` and computes `own`.
+  BatchShape slab(FrameRange seen, FrameRange own) const;
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
@@ -119,7 +135,7 @@ class Module {
 // A block: rows in, rows out, the residual stream in fp32. One of a network that is only evaluated is no more than this.
 class ForwardLayer : public Module {
  public:
-  // x, y: (B·N, D) fp32, not aliased. `saved` may be nullptr: then nothing is kept.
+  // x (B·N, D), y: (B·N, D), of a slab its own rows; fp32, not aliased. `saved` may be nullptr: then nothing is kept.
   virtual void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y, void* saved) const = 0;
 };
 
@@ -129,24 +145,32 @@ class Layer : public ForwardLayer {
   // Bytes of `saved` for a shape: what forward leaves for backward.
   virtual int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const = 0;
 
-  // dy: gradient at y. dx is overwritten (may alias dy). dweights: fp32 slab in ParamLayout order, accumulated.
+  // dy: gradient at y. dx is overwritten (may alias dy but for a slab, whose dx is that of all rows it sees: the sum over
+  // the slabs of a clip is the gradient). dweights: fp32 slab in ParamLayout order, accumulated.
   // conditioning.dcontext and dmodulation are accumulated.
   virtual void backward(const LayerCall& call, const Conditioning& conditioning, const float* x, const void* saved,
                         const float* dy, float* dx, float* dweights) const = 0;
+
+  // The frames of a clip that a call has to see to compute `own`; growing with it at both ends. nullopt: the layer cannot
+  // compute a part of a clip.
+  virtual std::optional<FrameRange> sees(int64_t clip_frames, FrameRange own) const = 0;
 };
 
 // The resident ends of a network. Pointers are device memory, fp32; (B, …) row-major.
 class Embedding : public Module {
  public:
-  // latent (B, Cin, T, h, w), timesteps (B, times) on the 0..1000 scale, text (B, S, text_dim), zero rows past the prompt
-  //   → tokens (B·N, D), context (B, S, D), time (B·times, D) e, modulation (B·times, 6, D) e0.
+  // What all layers read: timesteps (B, times) on the 0..1000 scale, text (B, S, text_dim), zero rows past the prompt
+  //   → context (B, S, D), time (B·times, D) e, modulation (B·times, 6, D) e0.
   virtual int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const = 0;
-  virtual void forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text,
-                       float* tokens, float* context, float* time, float* modulation, void* saved) const = 0;
-  // dtime and dmodulation, dcontext are consumed (may be overwritten). dlatent and dtext may be nullptr; overwritten.
-  virtual void backward(const LayerCall& call, const float* latent, const float* text, const void* saved,
-                        const float* dtokens, float* dcontext, float* dtime, float* dmodulation, float* dlatent,
-                        float* dtext, float* dweights) const = 0;
+  virtual void conditioning_forward(const LayerCall& call, const float* timesteps, const float* text, float* context, float* time,
+                                    float* modulation, void* saved) const = 0;
+  // dtime, dmodulation and dcontext are consumed (may be overwritten). dtext may be nullptr; overwritten.
+  virtual void conditioning_backward(const LayerCall& call, const float* text, const void* saved, float* dcontext, float* dtime,
+                                     float* dmodulation, float* dtext, float* dweights) const = 0;
+  // latent (B, Cin, T, h, w) → tokens (B·N, D).
+  virtual void tokens_forward(const LayerCall& call, const float* latent, float* tokens) const = 0;
+  // dlatent may be nullptr; overwritten.
+  virtual void tokens_backward(const LayerCall& call, const float* latent, const float* dtokens, float* dlatent, float* dweights) const = 0;
 };
 
 class Head : public Module {

@@ -1,7 +1,9 @@
 #include "model/wan_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "kernels/attention/window_groups.h"
 #include "model/wan_params.h"
 
 namespace megaslide {
@@ -56,7 +58,9 @@ WindowShape WanSelfAttention::window_shape(const BatchShape& shape) const {
           .head_dim = head_dim_,
           .scale = scale(),
           .window = {window_[0], window_[1], window_[2]},
-          .layer = layer_};
+          .layer = layer_,
+          .first_frame = shape.first_frame,
+          .clip_frames = shape.clip_frames};
 }
 
 DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape, const DsaHeads& run) const {
@@ -119,6 +123,26 @@ float WanSelfAttention::scale() const { return 1 / std::sqrt(static_cast<float>(
 
 int64_t WanSelfAttention::offset_elements(const BatchShape& shape) const {
   return kind_ == AttentionKind::kDsa ? shape.rows() * outputs_ : 0;
+}
+
+std::optional<FrameRange> WanSelfAttention::sees(int64_t clip_frames, FrameRange own) const {
+  switch (kind_) {
+    case AttentionKind::kDense:
+    case AttentionKind::kDenseMaterialised: return std::nullopt;
+    case AttentionKind::kWindow: {
+      const WindowAxis axis(clip_frames, window_[0], layer_);
+      return FrameRange{axis.begin(axis.group(own.begin)), axis.end(axis.group(own.end - 1))};
+    }
+    case AttentionKind::kDsa: break;
+  }
+  // The pooled branch averages over the clip; a given displacement has as many entries a token as the clip has frames.
+  if (dsa_.pooled || dsa_.given) return std::nullopt;
+  // A window that is shifted at an end of a shot lies k_t − 1 frames to one side, and its samples up to R_t further. The
+  // offset net's convolution reads the next frame.
+  int64_t halo = 1;
+  for (const Run& run : runs_)
+    halo = std::max(halo, run.heads.kernel[0] - 1 + static_cast<int64_t>(std::ceil(run.heads.reach[0])));
+  return FrameRange{std::max<int64_t>(0, own.begin - halo), std::min(clip_frames, own.end + halo)};
 }
 
 WanDeformable WanSelfAttention::carve(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const {

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "config/model_config.h"
@@ -45,6 +46,8 @@ class WanSelfAttention {
   // Through what makes the offsets: dz (R, D) and its parameters' gradients are accumulated. Does nothing for other kinds.
   void offsets_backward(const WanCall& c, float* dz, const float* doffsets, const void* z, const WanDeformable& kept) const;
   int64_t offset_elements(const BatchShape& shape) const;
+  // As Layer::sees().
+  std::optional<FrameRange> sees(int64_t clip_frames, FrameRange own) const;
 
  private:
   AttentionShape dense_shape(const BatchShape& shape) const;

@@ -32,7 +32,8 @@ RopeGrid WanBlock::rope_grid(const BatchShape& shape) const {
           .height = shape.height,
           .width = shape.width,
           .heads = heads_,
-          .head_dim = width_ / heads_};
+          .head_dim = width_ / heads_,
+          .first_frame = shape.first_frame};
 }
 
 AttentionShape WanBlock::cross_shape(const BatchShape& shape) const {
@@ -62,7 +63,7 @@ WanBlock::SelfTensors WanBlock::carve_self(Workspace& w, const BatchShape& shape
   s.k_raw = operand();
   s.q_rstd = w.take<float>(rows);
   s.k_rstd = w.take<float>(rows);
-  s.increment = operand();
+  s.increment = w.take_bytes(shape.own().rows() * width_ * dtype_bytes(dtype));
   return s;
 }
 
@@ -96,13 +97,14 @@ WanBlock::FfnTensors WanBlock::carve_ffn(Workspace& w, const BatchShape& shape, 
 }
 
 WanBlock::Saved WanBlock::carve(Workspace& w, const BatchShape& shape, DType dtype) const {
+  const BatchShape own = shape.own();
   Saved s{};
   s.modulation = w.take<float>(shape.timesteps() * kSlots * width_);
   s.self = carve_self(w, shape, dtype, true);
-  s.x1 = w.take<float>(shape.rows() * width_);
-  s.cross = carve_cross(w, shape, dtype, true);
-  s.x2 = w.take<float>(shape.rows() * width_);
-  s.ffn = carve_ffn(w, shape, dtype, true);
+  s.x1 = w.take<float>(own.rows() * width_);
+  s.cross = carve_cross(w, own, dtype, true);
+  s.x2 = w.take<float>(own.rows() * width_);
+  s.ffn = carve_ffn(w, own, dtype, true);
   return s;
 }
 
@@ -114,9 +116,10 @@ int64_t WanBlock::saved_bytes(const BatchShape& shape, DType compute_dtype) cons
 
 const float* WanBlock::make_rope_table(const WanCall& c) const {
   const RopeGrid grid = rope_grid(c.shape);
-  if (std::max({grid.frames, grid.height, grid.width}) > rope_positions_)
-    throw usage_error(fmt::format("a token grid of {}x{}x{} exceeds the model's {} positions an axis", grid.frames,
-                                  grid.height, grid.width, rope_positions_),
+  const int64_t frames = std::max(grid.frames, c.shape.clip_frames);
+  if (std::max({frames, grid.height, grid.width}) > rope_positions_)
+    throw usage_error(fmt::format("a token grid of {}x{}x{} exceeds the model's {} positions an axis", frames, grid.height, grid.width,
+                                  rope_positions_),
                       "use fewer frames or a smaller picture, or raise rope_max_seq_len");
   float* table = c.workspace.take<float>(rope_table_elements(grid));
   rope_table(c.stream, table, grid);
@@ -127,6 +130,9 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
                        void* saved) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing());
+  LayerCall own_call = call;
+  own_call.shape = call.shape.own();
+  const WanCall own(own_call, layout(), packing());
   const bool keep = saved != nullptr;
   Saved s{};
   if (keep) {
@@ -139,7 +145,7 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
   modulation_forward(c.stream, s.modulation, c.weight(kTable), conditioning.modulation, c.shape.timesteps(), kSlots, kSlots,
                      width_, kScales, c.dtype);
   const Frame f{
-      .c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
+      .seen = c, .own = own, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
   {
     const WorkspaceScope stage(c.workspace);
     if (!keep) s.self = carve_self(c.workspace, c.shape, c.dtype, false);
@@ -147,18 +153,18 @@ void WanBlock::forward(const LayerCall& call, const Conditioning& conditioning, 
   }
   {
     const WorkspaceScope stage(c.workspace);
-    if (!keep) s.cross = carve_cross(c.workspace, c.shape, c.dtype, false);
+    if (!keep) s.cross = carve_cross(c.workspace, own.shape, c.dtype, false);
     cross_forward(f, s.cross, conditioning.context, s.x1, s.x2);
   }
   {
     const WorkspaceScope stage(c.workspace);
-    if (!keep) s.ffn = carve_ffn(c.workspace, c.shape, c.dtype, false);
+    if (!keep) s.ffn = carve_ffn(c.workspace, own.shape, c.dtype, false);
     ffn_forward(f, s.ffn, s.x2, y);
   }
 }
 
 void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x, float* x1) const {
-  const WanCall& c = f.c;
+  const WanCall &c = f.seen, &own = f.own;
   const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_;
   const RopeGrid grid = rope_grid(c.shape);
   layer_norm_forward(c.stream, s.z, x, f.modulation + kScale1 * width_, f.modulation + kShift1 * width_, rows, width_,
@@ -171,13 +177,14 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
   rms_rope_forward(c.stream, s.k, s.k_rstd, k_raw, f.vector(kSelfNormK), f.rope, grid, rows, eps_, c.dtype);
   c.linear_operand(kMatSelfV, s.v, s.z, rows);
   attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.deformable);
-  c.linear_gated_add(kMatSelfOut, x1, s.increment, x, f.modulation + kGate1 * width_, c.operand(s.out, rows * width_),
-                     rows, 0, group, stride);
+  const int64_t first = c.shape.own_first_row() * width_, n = own.shape.rows();
+  own.linear_gated_add(kMatSelfOut, x1, s.increment, x + first, f.modulation + f.own_slot(kGate1, width_),
+                       own.operand(s.out + first, n * width_), n, 0, own.shape.rows_a_timestep(), stride);
 }
 
 void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1,
                              float* x2) const {
-  const WanCall& c = f.c;
+  const WanCall& c = f.own;
   const int64_t rows = c.shape.rows(), keys = c.shape.batch * c.shape.context_rows;
   const RopeGrid grid = rope_grid(c.shape);
   layer_norm_forward(c.stream, s.u, x1, f.vector(kNorm2Weight), f.vector(kNorm2Bias), rows, width_, rows, 0, eps_,
@@ -199,16 +206,16 @@ void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float*
 }
 
 void WanBlock::ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const {
-  const WanCall& c = f.c;
+  const WanCall& c = f.own;
   const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
-  layer_norm_forward(c.stream, s.z, x2, f.modulation + kScale2 * width_, f.modulation + kShift2 * width_, rows, width_,
+  layer_norm_forward(c.stream, s.z, x2, f.modulation + f.own_slot(kScale2, width_), f.modulation + f.own_slot(kShift2, width_), rows, width_,
                      group, stride, eps_, c.dtype);
   void* activation = c.take_operand(chunk * ffn_width_);
   for (int64_t at = 0; at < rows; at += chunk) {
     const int64_t n = std::min(chunk, rows - at);
     c.linear_gelu(kMatFfnUp, activation, s.hidden, c.at(static_cast<const void*>(s.z), at * width_), n);
     c.linear_gated_add(kMatFfnDown, y + at * width_, s.increment ? c.at(s.increment, at * width_) : nullptr,
-                       x2 + at * width_, f.modulation + kGate2 * width_, activation, n, at, group, stride);
+                       x2 + at * width_, f.modulation + f.own_slot(kGate2, width_), activation, n, at, group, stride);
   }
 }
 

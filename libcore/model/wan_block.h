@@ -22,9 +22,10 @@ class WanBlock final : public WanModule<Layer> {
                void* saved) const override;
   void backward(const LayerCall& call, const Conditioning& conditioning, const float* x, const void* saved,
                 const float* dy, float* dx, float* dweights) const override;
+  std::optional<FrameRange> sees(int64_t clip_frames, FrameRange own) const override { return attention_.sees(clip_frames, own); }
 
  private:
-  // Intermediates, R rows of D: "operand" is the compute dtype, the rest fp32. What only backward reads is nullptr when
+  // Intermediates, R rows of D, of a slab those that it sees in self-attention, and its own after it: "operand" is the compute dtype, the rest fp32. What only backward reads is nullptr when
   // nothing is kept.
   struct SelfTensors {
     void* z;                 // operand: modulated norm of x
@@ -33,7 +34,7 @@ class WanBlock final : public WanModule<Layer> {
     void *q, *k, *v;         // operand: what attention reads
     float* out;              // attention's result
     float* lse;              // (R, heads)
-    void* increment;         // operand: what the gate multiplies
+    void* increment;         // operand, own rows: what the gate multiplies
     WanDeformable deformable;  // of `dsa` blocks
   };
   struct CrossTensors {
@@ -60,13 +61,16 @@ class WanBlock final : public WanModule<Layer> {
   };
   // What every stage of a call reads.
   struct Frame {
-    const WanCall& c;
+    const WanCall& seen;  // by self-attention
+    const WanCall& own;   // the stages after it: no token sees another
     const float* modulation;
     const float* vectors;  // kNorm2Weight … kCrossNormK in fp32
     const float* rope;
     float* dmodulation = nullptr;  // (B·times, 6, D) of this block
     float* scratch = nullptr;
-    const float* vector(size_t param) const { return vectors + (c.offset(param) - c.offset(kNorm2Weight)); }
+    const float* vector(size_t param) const { return vectors + (seen.offset(param) - seen.offset(kNorm2Weight)); }
+    // A slot of the first row that is computed.
+    int64_t own_slot(int64_t slot, int64_t width) const { return (seen.shape.own_first_timestep() * kSlots + slot) * width; }
   };
 
   SelfTensors carve_self(Workspace& w, const BatchShape& shape, DType dtype, bool keep) const;
@@ -82,6 +86,8 @@ class WanBlock final : public WanModule<Layer> {
 
   void self_forward(const Frame& f, const SelfTensors& s, const float* x, float* x1) const;
   void cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1, float* x2) const;
+  // Zeros in the rows that a slab sees beside its own.
+  void clear_beside_own(const Frame& f, float* rows) const;
   void ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const;
   // dx holds the gradient at the stage's result and then that at its input; ffn_backward reads dy instead.
   void self_backward(const Frame& f, const SelfTensors& s, const float* x, float* dx) const;

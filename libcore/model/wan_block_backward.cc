@@ -20,20 +20,26 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
                         const float* dy, float* dx, float* dweights) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing(), dweights);
+  LayerCall own_call = call;
+  own_call.shape = call.shape.own();
+  const WanCall own(own_call, layout(), packing(), dweights);
   Workspace store(const_cast<void*>(saved), saved_bytes(c.shape, c.dtype));
   const Saved s = carve(store, c.shape, c.dtype);
   const int64_t modulation_elements = c.shape.timesteps() * kSlots * width_;
-  Frame f{.c = c, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
+  Frame f{.seen = c, .own = own, .modulation = s.modulation, .vectors = c.vectors(kNorm2Weight, kSelfQ), .rope = make_rope_table(c)};
   f.dmodulation = c.workspace.take<float>(modulation_elements);
   f.scratch = c.workspace.take<float>(scratch_elements(c.shape));
   fill_zero(c.stream, f.dmodulation, modulation_elements * static_cast<int64_t>(sizeof(float)));
+  // Of the rows that a slab only sees, nothing comes from the stages after self-attention.
+  const int64_t first = c.shape.own_first_row() * width_;
+  clear_beside_own(f, dx);
   {
     const WorkspaceScope stage(c.workspace);
-    ffn_backward(f, s.ffn, s.x2, dy, dx);
+    ffn_backward(f, s.ffn, s.x2, dy, dx + first);
   }
   {
     const WorkspaceScope stage(c.workspace);
-    cross_backward(f, s.cross, s.x1, conditioning.dcontext, dx);
+    cross_backward(f, s.cross, s.x1, conditioning.dcontext, dx + first);
   }
   {
     const WorkspaceScope stage(c.workspace);
@@ -43,12 +49,18 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
                       kSlots, width_);
 }
 
+void WanBlock::clear_beside_own(const Frame& f, float* rows) const {
+  const int64_t first = f.seen.shape.own_first_row(), end = first + f.own.shape.rows(), element = width_ * static_cast<int64_t>(sizeof(float));
+  if (first > 0) fill_zero(f.seen.stream, rows, first * element);
+  if (end < f.seen.shape.rows()) fill_zero(f.seen.stream, rows + end * width_, (f.seen.shape.rows() - end) * element);
+}
+
 void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2, const float* dy, float* dx) const {
-  const WanCall& c = f.c;
+  const WanCall& c = f.own;
   const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, chunk = ffn_chunk(c.shape);
   void* dincrement = c.take_operand(rows * width_);
-  gated_add_backward(c.stream, dincrement, f.dmodulation + kGate2 * width_, c.gradient(kFfnDownBias), f.scratch, dy,
-                     s.increment, f.modulation + kGate2 * width_, rows, width_, group, stride, c.dtype);
+  gated_add_backward(c.stream, dincrement, f.dmodulation + f.own_slot(kGate2, width_), c.gradient(kFfnDownBias), f.scratch, dy,
+                     s.increment, f.modulation + f.own_slot(kGate2, width_), rows, width_, group, stride, c.dtype);
   float* dz = c.workspace.take<float>(rows * width_);
   void* dhidden = c.take_operand(chunk * ffn_width_);
   void* activation = c.take_operand(chunk * ffn_width_);
@@ -66,13 +78,13 @@ void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2
     c.weight_gradient(kMatFfnUp, dhidden, z, n);
     c.input_gradient(kMatFfnUp, dz + at * width_, dhidden, n);
   }
-  layer_norm_backward(c.stream, dx, f.dmodulation + kScale2 * width_, f.dmodulation + kShift2 * width_, f.scratch, dz,
-                      dy, x2, f.modulation + kScale2 * width_, rows, width_, group, stride, eps_);
+  layer_norm_backward(c.stream, dx, f.dmodulation + f.own_slot(kScale2, width_), f.dmodulation + f.own_slot(kShift2, width_), f.scratch, dz,
+                      dy, x2, f.modulation + f.own_slot(kScale2, width_), rows, width_, group, stride, eps_);
 }
 
 void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float* x1, float* dcontext,
                               float* dx) const {
-  const WanCall& c = f.c;
+  const WanCall& c = f.own;
   const int64_t rows = c.shape.rows(), keys = c.shape.batch * c.shape.context_rows, n = rows * width_;
   const RopeGrid grid = rope_grid(c.shape);
   float* dq = c.workspace.take<float>(n);
@@ -111,7 +123,7 @@ void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float
 }
 
 void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* x, float* dx) const {
-  const WanCall& c = f.c;
+  const WanCall &c = f.seen, &own = f.own;
   const int64_t rows = c.shape.rows(), group = c.shape.rows_a_timestep(), stride = kSlots * width_, n = rows * width_;
   const RopeGrid grid = rope_grid(c.shape);
   float* dq = c.workspace.take<float>(n);
@@ -121,11 +133,14 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
   float* dout = c.workspace.take<float>(n);
   {
     const WorkspaceScope scope(c.workspace);
-    void* dincrement = c.take_operand(n);
-    gated_add_backward(c.stream, dincrement, f.dmodulation + kGate1 * width_, c.gradient(kSelfOutBias), f.scratch, dx,
-                       s.increment, f.modulation + kGate1 * width_, rows, width_, group, stride, c.dtype);
-    c.weight_gradient(kMatSelfOut, dincrement, c.operand(s.out, n), rows);
-    c.input_gradient(kMatSelfOut, dout, dincrement, rows);
+    const int64_t first = c.shape.own_first_row() * width_, own_rows = own.shape.rows();
+    void* dincrement = c.take_operand(own_rows * width_);
+    gated_add_backward(c.stream, dincrement, f.dmodulation + f.own_slot(kGate1, width_), c.gradient(kSelfOutBias), f.scratch,
+                       dx + first, s.increment, f.modulation + f.own_slot(kGate1, width_), own_rows, width_,
+                       own.shape.rows_a_timestep(), stride, c.dtype);
+    own.weight_gradient(kMatSelfOut, dincrement, own.operand(s.out + first, own_rows * width_), own_rows);
+    clear_beside_own(f, dout);
+    own.input_gradient(kMatSelfOut, dout + first, dincrement, own_rows);
   }
   attention_.backward(c, dq, dk, dv, doffsets, dout, s.out, s.lse, s.q, s.k, s.v, s.deformable);
   float* dz = dout;

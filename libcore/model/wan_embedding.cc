@@ -38,25 +38,27 @@ int64_t WanEmbedding::saved_bytes(const BatchShape& shape, DType compute_dtype) 
   return measure.high_water();
 }
 
-void WanEmbedding::forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text,
-                           float* tokens, float* context, float* time, float* modulation, void* saved) const {
+void WanEmbedding::conditioning_forward(const LayerCall& call, const float* timesteps, const float* text, float* context, float* time,
+                                        float* modulation, void* saved) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing());
   Workspace store(saved, saved_bytes(c.shape, c.dtype));
   const Saved s = carve(saved != nullptr ? store : c.workspace, c.shape, c.dtype);
   {
     const WorkspaceScope stage(c.workspace);
-    const PatchShape shape = patch_shape(c.shape);
-    void* patches = c.take_operand(shape.elements());
-    patch_gather(c.stream, patches, latent, shape, c.dtype);
-    c.linear(kMatPatch, tokens, patches, shape.rows());
-  }
-  {
-    const WorkspaceScope stage(c.workspace);
     text_forward(c, text, context, s.text_hidden);
   }
   const WorkspaceScope stage(c.workspace);
   time_forward(c, s, timesteps, time, modulation);
+}
+
+void WanEmbedding::tokens_forward(const LayerCall& call, const float* latent, float* tokens) const {
+  const WorkspaceScope scope(call.workspace);
+  const WanCall c(call, layout(), packing());
+  const PatchShape shape = patch_shape(c.shape);
+  void* patches = c.take_operand(shape.elements());
+  patch_gather(c.stream, patches, latent, shape, c.dtype);
+  c.linear(kMatPatch, tokens, patches, shape.rows());
 }
 
 void WanEmbedding::text_forward(const WanCall& c, const float* text, float* context, void* text_hidden) const {
@@ -84,9 +86,8 @@ void WanEmbedding::time_forward(const WanCall& c, const Saved& s, const float* t
                         6 * width_, width_, c.dtype);
 }
 
-void WanEmbedding::backward(const LayerCall& call, const float* latent, const float* text, const void* saved,
-                            const float* dtokens, float* dcontext, float* dtime, float* dmodulation, float* dlatent,
-                            float* dtext, float* dweights) const {
+void WanEmbedding::conditioning_backward(const LayerCall& call, const float* text, const void* saved, float* dcontext, float* dtime,
+                                         float* dmodulation, float* dtext, float* dweights) const {
   const WorkspaceScope scope(call.workspace);
   const WanCall c(call, layout(), packing(), dweights);
   Workspace store(const_cast<void*>(saved), saved_bytes(c.shape, c.dtype));
@@ -95,12 +96,8 @@ void WanEmbedding::backward(const LayerCall& call, const float* latent, const fl
     const WorkspaceScope stage(c.workspace);
     time_backward(c, s, dtime, dmodulation);
   }
-  {
-    const WorkspaceScope stage(c.workspace);
-    text_backward(c, s, text, dcontext, dtext);
-  }
   const WorkspaceScope stage(c.workspace);
-  patch_backward(c, latent, dtokens, dlatent);
+  text_backward(c, s, text, dcontext, dtext);
 }
 
 void WanEmbedding::time_backward(const WanCall& c, const Saved& s, float* dtime, const float* dmodulation) const {
@@ -139,7 +136,10 @@ void WanEmbedding::text_backward(const WanCall& c, const Saved& s, const float* 
   if (dtext != nullptr) c.input_gradient(kMatText1, dtext, dhidden, rows);
 }
 
-void WanEmbedding::patch_backward(const WanCall& c, const float* latent, const float* dtokens, float* dlatent) const {
+void WanEmbedding::tokens_backward(const LayerCall& call, const float* latent, const float* dtokens, float* dlatent,
+                                   float* dweights) const {
+  const WorkspaceScope scope(call.workspace);
+  const WanCall c(call, layout(), packing(), dweights);
   const PatchShape shape = patch_shape(c.shape);
   const int64_t rows = shape.rows();
   void* patches = c.take_operand(shape.elements());

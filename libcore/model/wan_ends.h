@@ -12,11 +12,12 @@ class WanEmbedding final : public WanModule<Embedding> {
  public:
   explicit WanEmbedding(const ModelConfig& config);
   int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const override;
-  void forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text, float* tokens,
-               float* context, float* time, float* modulation, void* saved) const override;
-  void backward(const LayerCall& call, const float* latent, const float* text, const void* saved, const float* dtokens,
-                float* dcontext, float* dtime, float* dmodulation, float* dlatent, float* dtext,
-                float* dweights) const override;
+  void conditioning_forward(const LayerCall& call, const float* timesteps, const float* text, float* context, float* time,
+                            float* modulation, void* saved) const override;
+  void conditioning_backward(const LayerCall& call, const float* text, const void* saved, float* dcontext, float* dtime,
+                             float* dmodulation, float* dtext, float* dweights) const override;
+  void tokens_forward(const LayerCall& call, const float* latent, float* tokens) const override;
+  void tokens_backward(const LayerCall& call, const float* latent, const float* dtokens, float* dlatent, float* dweights) const override;
 
  private:
   struct Saved {
@@ -31,7 +32,6 @@ class WanEmbedding final : public WanModule<Embedding> {
   void time_forward(const WanCall& c, const Saved& s, const float* timesteps, float* time, float* modulation) const;
   void text_backward(const WanCall& c, const Saved& s, const float* text, const float* dcontext, float* dtext) const;
   void time_backward(const WanCall& c, const Saved& s, float* dtime, const float* dmodulation) const;
-  void patch_backward(const WanCall& c, const float* latent, const float* dtokens, float* dlatent) const;
 
   int64_t width_, channels_, text_width_, frequencies_;
 };

@@ -42,8 +42,6 @@ class ActivationStash {
   // Two places of the first microbatch between which a pass without backward goes to and fro.
   float* pass(int which) const { return places_[0][static_cast<size_t>(place(which))]; }
 
-  int segment_begin(int l) const { return l - l % segment_; }
-
   // Before the call on the compute stream that writes the inputs of layer l: what is in their place has left it.
   void before_write(int l);
   // The inputs of layer l are written: they leave for the host where that is their place. elements: of each microbatch.

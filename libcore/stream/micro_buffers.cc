@@ -24,24 +24,25 @@ MicroBuffers make_micro_buffers(const Network& network, const MicroBufferNeeds& 
   const int64_t in = count([&](const BatchShape& s) { return latent_elements(network, s, network.in_channels); });
   const int64_t frames = count([](const BatchShape& s) { return s.batch * s.frames; });
   MicroBuffers m;
-  m.latent = floats(in, "latent");
   m.timesteps = floats(times, "timesteps");
   m.text = floats(context * network.text_width, "text");
   m.context = floats(context * d, "context");
   m.time = floats(times * d, "time embedding");
   m.modulation = floats(times * 6 * d, "modulation");
-  m.output = floats(out, "output");
   m.embedding_saved = allocate(count([&](const BatchShape& s) { return network.embedding->saved_bytes(s, needs.compute_dtype); }), "embedding saved");
-  m.target = floats(out, "target");
   m.loss_weights = floats(frames, "loss weights");
-  m.shots = static_cast<int32_t*>(allocate(2 * frames * 4, "shots"));
-  if (network.needs_displacement) m.displacement = floats(count([](const BatchShape& s) { return 2 * s.rows() * s.frames; }), "displacement");
   if (needs.gradients) {
     m.dcontext = floats(context * d, "context gradient");
     m.dtime = floats(times * d, "time gradient");
     m.dmodulation = floats(times * 6 * d, "modulation gradient");
-    m.dtokens = floats(largest(needs.trained, [](const BatchShape& s) { return s.rows(); }) * d, "token gradient");
   }
+  if (!needs.clips) return m;
+  m.latent = floats(in, "latent");
+  m.output = floats(out, "output");
+  m.target = floats(out, "target");
+  m.shots = static_cast<int32_t*>(allocate(2 * frames * 4, "shots"));
+  if (network.needs_displacement) m.displacement = floats(count([](const BatchShape& s) { return 2 * s.rows() * s.frames; }), "displacement");
+  if (needs.gradients) m.dtokens = floats(largest(needs.trained, [](const BatchShape& s) { return s.rows(); }) * d, "token gradient");
   if (needs.input_gradients) {
     m.dlatent = floats(in, "latent gradient");
     m.dtext = floats(context * network.text_width, "text gradient");

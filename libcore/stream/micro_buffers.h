@@ -26,6 +26,7 @@ struct MicroBufferNeeds {
   std::span<const BatchShape> trained, passed;  // shapes with a backward, and those of passes alone
   DType compute_dtype = DType::kBF16;
   bool gradients = false, input_gradients = false;
+  bool clips = true;  // with what is as long as a clip; without, only what all layers and the loss read beside it
 };
 
 MicroBuffers make_micro_buffers(const Network& network, const MicroBufferNeeds& needs,

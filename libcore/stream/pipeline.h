@@ -6,6 +6,8 @@
 //             layer l, last first: upload (unless still in its slot) → recompute, differentiate all microbatches →
 //             gradients leave over the download stream → gradient_ready(l)
 //
+// Inside a layer clips go whole or slab by slab (stream/pass.h).
+//
 // Everything is issued without waiting; order between the streams is by events alone.
 #pragma once
 #include <cstdint>
@@ -18,21 +20,9 @@
 #include "model/layer.h"
 #include "stream/activation_stash.h"
 #include "stream/host_store.h"
+#include "stream/micro_batch.h"
 
 namespace megaslide {
-
-// Host tensors of one microbatch, fp32. They must stay until the event that the call returns has passed, also where a
-// stream fails (Device::synchronize throws once it has passed).
-struct MicroBatch {
-  BatchShape shape;
-  const float* latent = nullptr;     // (B, Cin, T, h, w), what the network is given (noisy)
-  const float* timesteps = nullptr;  // (B, times), 0..1000
-  const float* text = nullptr;       // (B, S, text_dim), zero rows past the prompt
-  const float* target = nullptr;     // (B, Cout, T, h, w), the velocity; training only
-  const float* loss_weights = nullptr;  // (B, T), factors of the latent frames' loss; nullptr: all 1
-  const int32_t* shots = nullptr;       // (2, B, T), first and last latent frame of each one's shot; nullptr: one shot each
-  const float* displacement = nullptr;  // (B, N, T, 2), of networks that need it (model/layer.h)
-};
 
 struct PipelineOptions {
   DType compute_dtype = DType::kBF16;
@@ -42,6 +32,9 @@ struct PipelineOptions {
   std::vector<BatchShape> predict_shapes = {};  // further ones of predict() and evaluate(), which need far less
   int max_microbatches = 1;
   StashOptions stash = {};
+  // Not 0: clips go through the layers in slabs of so many frames (spec engine.md §3), in the order of time. Activations then
+  // lie in host memory, and the device holds no more than two slabs of them with what self-attention sees beside them.
+  int64_t slab_frames = 0;
   bool input_gradients = false;     // also dlatent and dtext (probe)
   LossTerm loss = {};
 };
@@ -79,7 +72,7 @@ class Pipeline {
   // The weights in host memory have changed: slots and resident modules are uploaded anew at the next use.
   void invalidate_weights();
 
-  // Downloads of the last train() for probes, into host memory of the caller: `out` (B, Cout, T, h, w), dlatent and dtext
+  // Downloads of the last train() for probes, of clips that go whole, into host memory of the caller: `out` (B, Cout, T, h, w), dlatent and dtext
   // as in MicroBatch; nullptr is left out. The gradients need `input_gradients`.
   Event read_output(int microbatch, float* out);
   Event read_input_gradients(int microbatch, float* dlatent, float* dtext);
@@ -87,7 +80,7 @@ class Pipeline {
   // Layers uploaded since construction, embedding and head apart: with every layer's input kept 2L − S a step and no more,
   // with segments once more for each layer that is computed again.
   int64_t weight_uploads() const;
-  // Host memory in which inputs of layers wait.
+  // Host memory in which inputs of layers wait, and of slabs gradients too.
   int64_t host_stash_bytes() const;
 
  private:

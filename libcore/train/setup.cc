@@ -77,6 +77,7 @@ PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model,
   o.predict_shapes = std::move(sampling);
   o.max_microbatches = max_microbatches;
   o.stash = stash_options(run, model.layers);
+  o.slab_frames = std::max<int64_t>(0, run.stream.slabs);
   o.loss = loss_term(run);
   return o;
 }

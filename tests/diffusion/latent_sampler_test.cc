@@ -32,11 +32,14 @@ class FakeEmbedding final : public Embedding, Bare {
   int64_t packed_bytes(DType, bool) const override { return 0; }
   void pack(Stream&, DType, bool, const void*, void*) const override {}
   int64_t saved_bytes(const BatchShape&, DType) const override { return 64; }
-  void forward(const LayerCall& call, const float* latent, const float* timesteps, const float* text, float* tokens,
-               float*, float* time, float*, void*) const override {
+  void tokens_forward(const LayerCall& call, const float* latent, float* tokens) const override {
+    const int64_t n = call.shape.rows() * kWidth;
+    call.stream.enqueue("tokens", {}, [=] { std::copy(latent, latent + n, tokens); });
+  }
+  void conditioning_forward(const LayerCall& call, const float* timesteps, const float* text, float*, float* time, float*,
+                            void*) const override {
     const BatchShape s = call.shape;
-    call.stream.enqueue("embed", {}, [=] {
-      for (int64_t i = 0; i < s.rows() * kWidth; ++i) tokens[i] = latent[i];
+    call.stream.enqueue("conditioning", {}, [=] {
       for (int64_t b = 0; b < s.batch; ++b) {
         EXPECT_EQ(timesteps[b], timesteps[0]);
         const float* row = text + b * kRows * kTextWidth;
@@ -44,8 +47,8 @@ class FakeEmbedding final : public Embedding, Bare {
       }
     });
   }
-  void backward(const LayerCall&, const float*, const float*, const void*, const float*, float*, float*, float*, float*,
-                float*, float*) const override {}
+  void conditioning_backward(const LayerCall&, const float*, const void*, float*, float*, float*, float*, float*) const override {}
+  void tokens_backward(const LayerCall&, const float*, const float*, float*, float*) const override {}
 };
 
 class FakeLayer final : public Layer, Bare {
@@ -59,6 +62,7 @@ class FakeLayer final : public Layer, Bare {
     const int64_t n = call.shape.rows() * kWidth;
     call.stream.enqueue("layer", {}, [=] { std::copy(x, x + n, y); });
   }
+  std::optional<FrameRange> sees(int64_t, FrameRange own) const override { return own; }
   void backward(const LayerCall&, const Conditioning&, const float*, const void*, const float*, float*, float*) const override {}
 };
 

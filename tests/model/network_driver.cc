@@ -110,8 +110,9 @@ std::vector<float> NetworkDriver::run(const std::vector<float>& latent, const st
   const size_t times = static_cast<size_t>(shape_.timesteps());
   time.assign(times * width, NAN);
   modulation.assign(times * 6 * width, NAN);
-  network_.embedding->forward(call(parts_.front(), w), latent.data(), timesteps.data(), text.data(), states_[0].data(),
-                              context.data(), time.data(), modulation.data(), saved(parts_.front()));
+  network_.embedding->conditioning_forward(call(parts_.front(), w), timesteps.data(), text.data(), context.data(), time.data(),
+                                           modulation.data(), saved(parts_.front()));
+  network_.embedding->tokens_forward(call(parts_.front(), w), latent.data(), states_[0].data());
   const Conditioning conditioning{.context = context.data(), .modulation = modulation.data()};
   for (size_t i = 0; i < network_.layers.size(); ++i) {
     states_.emplace_back(rows * width, NAN);
@@ -138,9 +139,10 @@ void NetworkDriver::backward(const std::vector<float>& dout) {
                                  dtokens.data(), dtokens.data(), parts_[i + 1].gradients.f32());
   dlatent.assign(latent_.size(), NAN);
   dtext.assign(text_.size(), NAN);
-  network_.embedding->backward(call(parts_.front(), w), latent_.data(), text_.data(), parts_.front().saved.bytes(),
-                               dtokens.data(), dcontext.data(), dtime.data(), dmodulation.data(), dlatent.data(),
-                               dtext.data(), parts_.front().gradients.f32());
+  network_.embedding->conditioning_backward(call(parts_.front(), w), text_.data(), parts_.front().saved.bytes(), dcontext.data(),
+                                            dtime.data(), dmodulation.data(), dtext.data(), parts_.front().gradients.f32());
+  network_.embedding->tokens_backward(call(parts_.front(), w), latent_.data(), dtokens.data(), dlatent.data(),
+                                      parts_.front().gradients.f32());
   high_ = std::max(high_, w.high_water());
 }
 
@@ -201,13 +203,15 @@ int64_t NetworkDriver::dry_workspace(const ModelConfig& config, const BatchShape
   float *saved = fake(), *out = fake(), *gradients = fake(), *other = fake();
   const Conditioning conditioning{context, modulation, fake(), fake()};
   for (void* keep : {static_cast<void*>(saved), static_cast<void*>(nullptr)}) {
-    n.embedding->forward(call, latent, time, text, tokens, context, time, modulation, keep);
+    n.embedding->conditioning_forward(call, time, text, context, time, modulation, keep);
+    n.embedding->tokens_forward(call, latent, tokens);
     for (const auto& layer : n.layers) layer->forward(call, conditioning, tokens, other, keep);
     n.head->forward(call, tokens, time, out, keep);
   }
   n.head->backward(call, tokens, time, saved, out, other, time, gradients);
   for (const auto& layer : n.layers) layer->backward(call, conditioning, tokens, saved, other, other, gradients);
-  n.embedding->backward(call, latent, text, saved, tokens, context, time, modulation, latent, text, gradients);
+  n.embedding->conditioning_backward(call, text, saved, context, time, modulation, text, gradients);
+  n.embedding->tokens_backward(call, latent, tokens, latent, gradients);
   MS_CHECK(w.mark() == 0, "a layer left {} bytes of its workspace taken", w.mark());
   return w.high_water();
 }

@@ -65,6 +65,7 @@ class ToyLayer : public ScaleShift<Layer> {
   void backward(const LayerCall& c, const Conditioning&, const float* x, const void*, const float* dy, float* dx, float* dw) const override {
     differentiate(c, x, dy, dx, dw, c.shape.rows());
   }
+  std::optional<FrameRange> sees(int64_t, FrameRange own) const override { return own; }
 };
 
 // Latent channel count = width, patch 1: tokens are the latent's own numbers in order.
@@ -72,11 +73,12 @@ class ToyEmbedding : public ScaleShift<Embedding> {
  public:
   using ScaleShift::ScaleShift;
   int64_t saved_bytes(const BatchShape&, DType) const override { return 0; }
-  void forward(const LayerCall& c, const float* latent, const float*, const float*, float* tokens, float*, float*, float*, void*) const override {
+  void conditioning_forward(const LayerCall&, const float*, const float*, float*, float*, float*, void*) const override {}
+  void conditioning_backward(const LayerCall&, const float*, const void*, float*, float*, float*, float*, float*) const override {}
+  void tokens_forward(const LayerCall& c, const float* latent, float* tokens) const override {
     apply(c, latent, tokens, c.shape.rows());
   }
-  void backward(const LayerCall& c, const float* latent, const float*, const void*, const float* dtokens, float*, float*, float*,
-                float* dlatent, float*, float* dw) const override {
+  void tokens_backward(const LayerCall& c, const float* latent, const float* dtokens, float* dlatent, float* dw) const override {
     differentiate(c, latent, dtokens, dlatent, dw, c.shape.rows());
   }
 };
