@@ -109,6 +109,10 @@ FitReport find_what_fits(const PlanRequest& request, StopToken stop) {
   report.rows.push_back(search.row({}));
   report.rows.push_back(search.row({"stream.stash=host"}));
   report.rows.push_back(search.row({"stream.stash=recompute"}));
+  if (PlanRequest slabs = request; apply_change(slabs, "stream.slabs=16")) {
+    report.rows.push_back(search.row({"stream.slabs=16"}));
+    report.rows.push_back(search.row({"stream.slabs=4 --set stream.stash=recompute"}));
+  }
   report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8"}));
   if (request.run.model.compute_dtype == RunConfig::ComputeDtype::kBf16)
     report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8", "train.clip=layer", "optimizer.masters=bf16-sr"}));

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "model/wan.h"
 #include "plan/simulate.h"
 
 namespace megaslide {
@@ -52,6 +53,19 @@ bool stash_on_host(PlanRequest& r) {
   r.run.stream.segment = 1;
   return std::exchange(r.run.stream.stash, RunConfig::Stash::kHost) != RunConfig::Stash::kHost;
 }
+// Frames of a slab; nothing where a block sees whole clips.
+template <int64_t frames>
+bool slabs(PlanRequest& r) {
+  const auto& shape = longest(r);
+  if (shape.frames <= frames || (r.run.stream.slabs > 0 && r.run.stream.slabs <= frames)) return false;
+  for (const auto& layer : make_wan_network(r.model).layers)
+    if (!layer->sees(shape.frames, {0, frames})) return false;
+  r.run.stream.slabs = frames;
+  return true;
+}
+// Of the layers' inputs few are kept, in host memory.
+template <int64_t frames>
+bool slabs_of_segments(PlanRequest& r) { return slabs<frames>(r) && recomputed_segments(r); }
 bool int8_moments(PlanRequest& r) {
   return std::exchange(r.run.optimizer.moments, RunConfig::Moments::kInt8) != RunConfig::Moments::kInt8;
 }
@@ -73,6 +87,9 @@ const std::vector<Change>& all_changes() {
       {"stream.slots=2", two_slots},
       {"stream.stash=host", stash_on_host, true},
       {"stream.stash=recompute", recomputed_segments, true},
+      {"stream.slabs=16", slabs<16>, true},
+      {"stream.slabs=4", slabs<4>, true},
+      {"stream.slabs=4 --set stream.stash=recompute", slabs_of_segments<4>, true},
       {"optimizer.masters=split", split_masters},
       {"optimizer.gradients=bf16", bf16_gradients},
       {"optimizer.moments=int8", int8_moments},
@@ -185,10 +202,10 @@ int64_t largest_that_fits(int64_t low, int64_t high, const std::function<bool(in
   return low;
 }
 
-void apply_change(PlanRequest& request, std::string_view text) {
+bool apply_change(PlanRequest& request, std::string_view text) {
   const auto change = std::find_if(all_changes().begin(), all_changes().end(), [&](const Change& c) { return c.text == text; });
   MS_CHECK(change != all_changes().end(), "{}", text);
-  change->apply(request);
+  return change->apply(request);
 }
 
 std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop) {

@@ -28,8 +28,8 @@ bool surely_fits(const Plan& plan);
 // fit with less too.
 int64_t largest_that_fits(int64_t low, int64_t high, const std::function<bool(int64_t)>& fits);
 
-// Makes one of the changes that remedies are made of, by its text ("stream.stash=host").
-void apply_change(PlanRequest& request, std::string_view text);
+// Makes one of the changes that remedies are made of, by its text ("stream.stash=host"). False where it changes nothing.
+bool apply_change(PlanRequest& request, std::string_view text);
 
 // Settings and clip sizes of which each makes the run fit, cheapest in step time first.
 std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& plan, StopToken stop);

@@ -28,6 +28,7 @@ struct Variant {
   StashOptions stash = {};
   double jitter = 0;
   bool resume = false;
+  int64_t slab_frames = 0;
 };
 
 HostBatch random_batch(const ModelConfig& config, int64_t step, int micro) {
@@ -100,6 +101,7 @@ class Runner {
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
     pipeline.max_microbatches = kMicrobatches;
     pipeline.stash = v.stash;
+    pipeline.slab_frames = v.slab_frames;
     TrainStep step(*device, network_, store, pipeline, {}, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
@@ -121,6 +123,18 @@ class Runner {
   Network network_;
   mutable ThreadPool pool_{2};
 };
+
+// Blocks that see whole clips become such as see a part of them.
+AttentionConfig with_local_attention(AttentionConfig a) {
+  const auto local = [](AttentionKind& kind) {
+    if (kind == AttentionKind::kDense || kind == AttentionKind::kDenseMaterialised) kind = AttentionKind::kWindow;
+  };
+  local(a.kind);
+  for (AttentionKind& kind : a.per_layer) local(kind);
+  a.dsa.pooled = false;
+  if (a.dsa.offsets == DsaOffsets::kNetGiven) a.dsa.offsets = DsaOffsets::kNetMotion;
+  return a;
+}
 
 }  // namespace
 
@@ -163,6 +177,22 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
     report(all.back());
   };
   for (const Variant& v : variants) compare(v, expected);
+  // So has a model that goes through its blocks in slabs.
+  SelfTestOptions sliced = options;
+  sliced.model.attention = with_local_attention(options.model.attention);
+  const Runner slab_runner(sliced);
+  const Variant slabs_sync{.name = "sync", .async = false, .slab_frames = 1};
+  const std::string slabs = slab_runner.run(slabs_sync);
+  std::vector<Variant> slab_variants{
+      {.name = fmt::format("slabs: async, {} threads = sync, 1 thread", n), .threads = n, .slab_frames = 1},
+      {.name = "slabs: shared link = emulated link", .threads = n, .link = LinkKind::kShared, .slab_frames = 1},
+      {.name = "slabs: segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}, .slab_frames = 1},
+  };
+  if (options.jitter_runs > 0) slab_variants.push_back({.name = "slabs: jitter = no jitter", .threads = n, .jitter = 1e-3, .slab_frames = 1});
+  for (const Variant& v : slab_variants) {
+    all.push_back({v.name, slabs, slab_runner.run(v)});
+    report(all.back());
+  }
   // Lossy codecs have states of their own, as well defined.
   for (const auto& [masters, moments, name] : {std::tuple{MasterCodec::kSplit, MomentCodec::kInt8, "int8 moments"},
                                                {MasterCodec::kBf16Sr, MomentCodec::kBf16, "bf16-sr masters, bf16 moments"}}) {

@@ -41,6 +41,8 @@ struct Settings {
   DType compute_dtype = DType::kBF16, gradients = DType::kBF16;
   double update_seconds = 0;  // how long the optimizer of a module takes
   StashOptions stash = {};
+  int64_t slab_frames = 0;
+  double busy_seconds = 0;  // what the download stream does else after the gradients of a module
 };
 
 std::string train(Device& device, const Settings& run, std::vector<double>* losses = nullptr, int64_t* uploads = nullptr) {
@@ -66,6 +68,8 @@ std::string train(Device& device, const Settings& run, std::vector<double>* loss
   // Checksums of the gradients as they arrive: what the norm of a real run reads.
   std::vector<double> sums(static_cast<size_t>(store.modules()), 0), history;
   auto arrived = [&](int m, const Event& e) {
+    if (run.busy_seconds > 0)
+      device.download().enqueue("busy", {}, [run] { std::this_thread::sleep_for(std::chrono::duration<double>(run.busy_seconds)); });
     device.wait(device.host(), e);
     device.host().enqueue("sum", {}, [&sums, &store, m, run] {
       double s = 0;
@@ -80,6 +84,7 @@ std::string train(Device& device, const Settings& run, std::vector<double>* loss
   o.shapes = {Inputs(0).shape};
   o.max_microbatches = run.microbatches;
   o.stash = run.stash;
+  o.slab_frames = run.slab_frames;
   // Until the end of the run: where an edge is missing a step may be read after its last event.
   std::list<std::vector<Inputs>> kept;
   Pipeline pipeline(device, network, store, o, {.before_upload = update, .gradient_ready = arrived});
@@ -234,6 +239,9 @@ TEST(Pipeline, EveryEdgeIsNeeded) {
     int slots = 2;
     double bandwidth = 0, update_seconds = 0;
     StashOptions stash = {};
+    int64_t slab_frames = 0;
+    double busy_seconds = 0;
+    int microbatches = 2;
   };
   for (const Case& c : {Case{{kUpload, kHost}, "upload before its optimizer", 2, 0, 4e-3},
                         Case{{kUpload, kCompute}, "upload into a slot that is still read"},
@@ -245,8 +253,15 @@ TEST(Pipeline, EveryEdgeIsNeeded) {
                         Case{{kDownload, kCompute}, "input that leaves before it is there", kLayers, 0, 0, {StashPlace::kHost, 1}},
                         Case{{kCompute, kDownload}, "input over one that is still leaving", kLayers, 1e6, 0, {StashPlace::kHost, 1}},
                         Case{{kUpload, kCompute}, "input that returns over one that is still read", kLayers, 0, 0, {StashPlace::kHost, 1}},
-                        Case{{kCompute, kUpload}, "input before its return", kLayers, 1e6, 0, {StashPlace::kHost, 1}}}) {
-    const Settings run{.steps = 4, .slots = c.slots, .update_seconds = c.update_seconds, .stash = c.stash};
+                        Case{{kCompute, kUpload}, "input before its return", kLayers, 1e6, 0, {StashPlace::kHost, 1}},
+                        // With more slabs the places on the device, of which there are two, imply it.
+                        Case{{kUpload, kDownload}, "slab that returns before it has left", kLayers, 0, 0, {}, 1, 1e-2, 1},
+                        Case{{kUpload, kCompute}, "slab over one that is still read", kLayers, 0, 0, {}, 1},
+                        Case{{kCompute, kUpload}, "slab before it is there", kLayers, 1e7, 0, {}, 1},
+                        Case{{kCompute, kDownload}, "slab over one that is still leaving", kLayers, 0, 0, {}, 1, 5e-3},
+                        Case{{kDownload, kCompute}, "slab that leaves before it is computed", kLayers, 0, 0, {}, 1}}) {
+    const Settings run{.steps = 4, .slots = c.slots, .microbatches = c.microbatches, .update_seconds = c.update_seconds, .stash = c.stash,
+                       .slab_frames = c.slab_frames, .busy_seconds = c.busy_seconds};
     const std::string expected = train({.threads = 1}, run);
     bool noticed = false;
     for (int attempt = 0; attempt < 10 && !noticed; ++attempt) {

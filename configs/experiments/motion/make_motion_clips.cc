@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   return run_tool(argc, argv, info, [&](CLI::App& app) {
     app.add_option("-o,--output", out, "New folder for clips and truth")->required()->group("Output");
     add_integer(app, "--count", count, 1, 100000, "Clips (default: 64)")->group("Output");
-    add_integer(app, "--num-frames", o.frames, 2, 999, "Frames a clip (default: 17)")->group("Output");
+    add_integer(app, "--num-frames", o.frames, 2, 9999, "Frames a clip (default: 17)")->group("Output");
     add_size(app, "--size", o.width, o.height, "Pixels (default: 64x64)")->group("Output");
     add_grid(app, "--token", token, "Also write where the surface of each token goes, a token being FRAMESxHEIGHTxWIDTH of the clip: 4x8x8 with the Haar codec")->group("Output");
     add_integer(app, "--sprites", o.sprites, 0, 32, "Shapes a clip (default: 3)")->group("Scene");
