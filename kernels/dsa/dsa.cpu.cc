@@ -46,7 +46,8 @@ double pair_products(const DsaShape& s) {  // batch · N · K · C
   double slots = 1;
   const int64_t length[3] = {s.frames, s.height, s.width};
   for (int a = 0; a < 3; ++a) slots *= static_cast<double>(std::min(s.kernel[a], length[a]));
-  return static_cast<double>(s.batch) * static_cast<double>(s.tokens()) * slots * static_cast<double>(s.heads) *
+  const int64_t queries = (s.query_end() - s.query_begin) * s.height * s.width;
+  return static_cast<double>(s.batch) * static_cast<double>(queries) * slots * static_cast<double>(s.heads) *
          static_cast<double>(s.head_dim);
 }
 
@@ -56,6 +57,8 @@ void check_shape(const DsaShape& s, DType dtype) {
            s.frames, s.height, s.width, s.head_dim);
   MS_CHECK(s.groups > 0 && s.groups <= s.heads && s.lse_row() >= s.heads, "{} groups of {} heads, rows of {}", s.groups, s.heads,
            s.lse_row());
+  MS_CHECK(s.query_frames == 0 || (s.batch == 1 && s.query_begin >= 0 && s.query_end() <= s.frames), "queries of {} frames from {} on of {}x{}",
+           s.query_frames, s.query_begin, s.batch, s.frames);
   MS_CHECK(dsa_offset_row(s) >= dsa_offset_count(s), "{} offsets in rows of {}", dsa_offset_count(s), dsa_offset_row(s));
   for (int a = 0; a < 3; ++a) MS_CHECK(s.kernel[a] > 0 && s.reach[a] >= 0, "kernel {}, reach {}", s.kernel[a], s.reach[a]);
 }
@@ -84,7 +87,7 @@ void for_pieces(Stream& stream, const DsaShape& s, const BandRange& r, int64_t n
 
 void tile_forward(Stream& stream, const DsaForwardArgs& args) {
   const DsaTiling t(args.shape);
-  const int64_t spans = (args.shape.frames + t.forward_frames - 1) / t.forward_frames;
+  const int64_t spans = (args.shape.query_end() - args.shape.query_begin + t.forward_frames - 1) / t.forward_frames;
   for_pieces(stream, args.shape, {0, 1, spans, 0, 1, t.bands}, t.across,
              [&](const DsaPiece& piece, int64_t column) { dsa_tile_forward_piece(args, t, piece, column); });
 }
@@ -92,7 +95,7 @@ void tile_forward(Stream& stream, const DsaForwardArgs& args) {
 void tile_backward(Stream& stream, const DsaBackwardArgs& args) {
   const DsaTiling t(args.shape);
   const DsaColours colours(args.shape, t);
-  const int64_t spans = (args.shape.frames + t.backward_frames - 1) / t.backward_frames;
+  const int64_t spans = (args.shape.query_end() - args.shape.query_begin + t.backward_frames - 1) / t.backward_frames;
   for (int64_t span = 0; span < colours.spans; ++span)
     for (int64_t band = 0; band < colours.bands; ++band)
       for_pieces(stream, args.shape, {span, colours.spans, spans, band, colours.bands, t.bands}, 1,
@@ -148,10 +151,11 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
   check_shape(s, dtype);
   const DsaForwardArgs args{out, lse, q, k, v, offsets, s, dtype, DsaBlocking(s)};
   if (on_tiles(s, dtype)) return tile_forward(stream, args);
-  const int64_t blocks = args.blocking.blocks;
-  stream.parallel_for(s.batch * blocks * s.groups, 1, [&](int64_t begin, int64_t end) {
+  const int64_t blocks = args.blocking.blocks, of_frame = blocks / s.frames, first = s.query_begin * of_frame;
+  const int64_t all = s.query_frames == 0 ? s.batch * blocks : s.query_frames * of_frame;
+  stream.parallel_for(all * s.groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t block = i / s.groups;
+      const int64_t block = first + i / s.groups;
       dsa_forward_piece(args, block / blocks, block % blocks, i % s.groups);
     }
   });
@@ -174,10 +178,11 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
     }
   });
   if (on_tiles(s, dtype)) return tile_backward(stream, args);
-  const int64_t blocks = args.blocking.blocks, all = s.batch * blocks, step = band_blocks(s);
+  const int64_t blocks = args.blocking.blocks, of_frame = blocks / s.frames, step = band_blocks(s);
+  const int64_t all = s.query_frames == 0 ? s.batch * blocks : s.query_end() * of_frame;
   DsaBand band(s);
   band.memory = static_cast<std::byte*>(workspace);
-  for (int64_t first = 0; first < all; first += step) {
+  for (int64_t first = s.query_begin * of_frame; first < all; first += step) {
     const int64_t last = std::min(all, first + step);
     band.first = first;
     stream.parallel_for((last - first) * s.groups, 1, [&](int64_t begin, int64_t end) {

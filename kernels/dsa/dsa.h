@@ -40,7 +40,11 @@ struct DsaShape {
   // Shot tables (T), inclusive, or both nullptr: device memory that outlives the call.
   const int32_t* t_lo = nullptr;
   const int32_t* t_hi = nullptr;
+  // Of a batch of one: the frames whose queries are computed. Of the others out, lse and dq are not written, and nothing
+  // comes into dk and dv; doffsets are 0. 0 frames: all.
+  int64_t query_begin = 0, query_frames = 0;
 
+  int64_t query_end() const { return query_frames == 0 ? frames : query_begin + query_frames; }
   int64_t tokens() const { return frames * height * width; }
   int64_t lse_row() const { return row_heads == 0 ? heads : row_heads; }  // elements from a token to the next
   int64_t row() const { return lse_row() * head_dim; }

@@ -358,9 +358,9 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, DsaPairs(static_cast<float2*>(workspace), s, 0, 0), DsaGrid(s),
                  static_cast<int>(s.batch), 0, 0, 0, 0};
   const bool tiles = dsa_tiles_allowed() && dsa_tile_backward_fits(s, dtype);
-  for (int64_t frame = 0; frame < s.frames; frame += band_frames(s)) {
+  for (int64_t frame = s.query_begin; frame < s.query_end(); frame += band_frames(s)) {
     x.frame0 = static_cast<int>(frame);
-    x.frame1 = static_cast<int>(std::min(frame + band_frames(s), s.frames));
+    x.frame1 = static_cast<int>(std::min(frame + band_frames(s), s.query_end()));
     x.band0 = x.frame0 * x.grid.length[1] * x.grid.length[2];
     x.band_tokens = (x.frame1 - x.frame0) * x.grid.length[1] * x.grid.length[2];
     x.pairs = DsaPairs(x.pairs.pairs, s, x.frame0, x.frame1);

@@ -14,7 +14,8 @@ struct ForwardArgs {
   const void *q, *k, *v;
   const float* offsets;
   DsaGrid grid;
-  unsigned units;  // batch · tokens · heads
+  unsigned units;   // queries · heads
+  int first_query;  // among batch · tokens
 };
 
 // 32 samples, as the lanes placed and weighed them.
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock) dsa_forward_kernel(Forwar
   const unsigned unit = warp_unit();
   if (unit >= x.units) return;
   const int head = static_cast<int>(unit) % g.heads;
-  const int query_row = static_cast<int>(unit) / g.heads;  // among batch · tokens
+  const int query_row = x.first_query + static_cast<int>(unit) / g.heads;  // among batch · tokens
   const int64_t query = query_row;
   const int64_t base = int64_t{query_row / g.tokens} * g.tokens * g.row + int64_t{head} * g.head_dim;
   const DsaWindow window(g, query_row % g.tokens);
@@ -123,7 +124,8 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
                  const float* offsets, void*, DsaShape s, DType dtype) {
   check_head_dim(s.head_dim);
   const ForwardArgs x{out, lse, q, k, v, offsets, DsaGrid(s),
-                      count32(s.batch * s.tokens() * s.heads, "queries times heads")};
+                      count32(s.batch * (s.query_end() - s.query_begin) * s.height * s.width * s.heads, "queries times heads"),
+                      static_cast<int>(s.query_begin * s.height * s.width)};
   if (x.units == 0) return;
   if (tiles_allowed && dsa_tile_forward_fits(s, dtype)) return dsa_tile_forward(stream, out, lse, q, k, v, offsets, s);
   dtype == DType::kBF16 ? launch_forward<bf16>(stream, x) : launch_forward<float>(stream, x);

@@ -306,7 +306,7 @@ void offset_gradients(const DsaBackwardArgs& a, const DsaTile& t, int64_t batch,
 std::vector<DsaTile> tiles_of(const DsaShape& s, const DsaTiling& tiling, int64_t frames, const DsaPiece& piece,
                               int64_t column) {
   std::vector<DsaTile> tiles;
-  const int64_t first = piece.span * frames, last = std::min(s.frames, first + frames);
+  const int64_t first = s.query_begin + piece.span * frames, last = std::min(s.query_end(), first + frames);
   tiles.reserve(static_cast<size_t>(last - first));
   for (int64_t f = first; f < last; ++f) tiles.emplace_back(s, tiling, f, piece.band, column);
   return tiles;

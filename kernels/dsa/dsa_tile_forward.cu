@@ -20,6 +20,7 @@ struct TileArgs {
   const float* offsets;
   DsaGrid grid;
   Tiling tiling;
+  int frame0, frames;  // of the queries
 };
 
 template <int D>
@@ -66,7 +67,7 @@ template <int D, bool kVector>
 __global__ void __launch_bounds__(kThreads, 1) dsa_tile_forward_kernel(TileArgs x) {
   const DsaGrid& g = x.grid;
   auto& s = *prim::dynamic_shared<TileShared<D>>();
-  const Tile tile(g, x.tiling, g.heads, 0, g.length[0]);
+  const Tile tile(g, x.tiling, g.heads, x.frame0, x.frames);
   const int thread = static_cast<int>(threadIdx.x), row0 = thread / 32 * 16, query = thread % kQueries, half = thread / kQueries;
   const int own = tile.token(g, query), group = g.group_of(tile.inner);
   const int64_t base = int64_t{tile.b} * g.tokens * g.row + int64_t{tile.inner} * g.head_dim;
@@ -156,8 +157,8 @@ bool dsa_tile_forward_fits(const DsaShape& s, DType dtype) {
 
 void dsa_tile_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v,
                       const float* offsets, const DsaShape& s) {
-  const TileArgs x{out, lse, q, k, v, offsets, DsaGrid(s), Tiling(s)};
-  const int64_t blocks = s.batch * s.frames * x.tiling.tiles_h * x.tiling.tiles_w * s.heads;
+  const TileArgs x{out, lse, q, k, v, offsets, DsaGrid(s), Tiling(s), static_cast<int>(s.query_begin), static_cast<int>(s.query_end() - s.query_begin)};
+  const int64_t blocks = s.batch * x.frames * x.tiling.tiles_h * x.tiling.tiles_w * s.heads;
   if (!aligned_rows(s.head_dim, 8, q, k, v)) return launch_tiles<128, false>(stream, x, blocks);
   s.head_dim <= 64 ? launch_tiles<64, true>(stream, x, blocks) : launch_tiles<128, true>(stream, x, blocks);
 }

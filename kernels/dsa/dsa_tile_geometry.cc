@@ -108,10 +108,10 @@ DsaColours::DsaColours(const DsaShape& s, const DsaTiling& t) {
   struct Span {
     int64_t lo, hi;
   };
-  const int64_t n = t.backward_frames;
-  spans = disjoint_distance((s.frames + n - 1) / n, [&](int64_t i) {
+  const int64_t n = t.backward_frames, begin = s.query_begin, end = s.query_end();
+  spans = disjoint_distance((end - begin + n - 1) / n, [&](int64_t i) {
     Span span{s.frames, -1};
-    for (int64_t f = i * n; f < std::min(s.frames, (i + 1) * n); ++f) {
+    for (int64_t f = begin + i * n; f < std::min(end, begin + (i + 1) * n); ++f) {
       const Range r(s, dsa_bounds(s, f), 0, f, f);
       span.lo = std::min(span.lo, r.lo), span.hi = std::max(span.hi, r.hi);
     }

@@ -74,7 +74,9 @@ DsaShape WanSelfAttention::dsa_shape(const BatchShape& shape, const DsaHeads& ru
              .row_offsets = outputs_,
              .scale = scale(),
              .mode = offset_mode(run.mode),
-             .groups = run.groups};
+             .groups = run.groups,
+             .query_begin = shape.own_begin,
+             .query_frames = shape.own_frames};
   for (size_t a = 0; a < 3; ++a) {
     s.kernel[a] = run.kernel[a];
     s.reach[a] = static_cast<float>(run.reach[a]);
@@ -170,7 +172,8 @@ void WanSelfAttention::make_offsets(const WanCall& c, const void* z, const WanDe
   const int64_t rows = c.shape.rows();
   offset_net_forward(c.stream, kept.features, kept.conv_out, z, c.weight(kOffsetConv), c.weight(kOffsetConvBias),
                      c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), net_shape(c.shape, c.dtype));
-  c.linear(kMatOffset, kept.raw, kept.features, rows);
+  const int64_t first = c.shape.own_first_row(), own = c.shape.own().rows();
+  c.linear(kMatOffset, kept.raw + first * outputs_, c.at(static_cast<const void*>(kept.features), first * width_), own);
   if (!dsa_.motion) return;
   if (dsa_.given) {
     for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
@@ -288,11 +291,14 @@ void WanSelfAttention::offsets_backward(const WanCall& c, float* dz, const float
   if (dsa_.motion) motion_term_backward(c, dz, doffsets, z, kept);
   const WorkspaceScope scope(c.workspace);
   const int64_t rows = c.shape.rows();
-  const void* operand = c.operand(doffsets, offset_elements(c.shape));
-  c.bias_sum(kMatOffset, doffsets, rows);
-  c.weight_gradient(kMatOffset, operand, kept.features, rows);
+  const int64_t first = c.shape.own_first_row(), own = c.shape.own().rows();
+  const float* own_offsets = doffsets + first * outputs_;
+  const void* operand = c.operand(own_offsets, own * outputs_);
+  c.bias_sum(kMatOffset, own_offsets, own);
+  c.weight_gradient(kMatOffset, operand, c.at(static_cast<const void*>(kept.features), first * width_), own);
   float* dfeatures = c.workspace.take<float>(rows * width_);
-  c.input_gradient(kMatOffset, dfeatures, operand, rows);
+  c.clear_beside_own(dfeatures, width_ * static_cast<int64_t>(sizeof(float)));
+  c.input_gradient(kMatOffset, dfeatures + first * width_, operand, own);
   const OffsetNetShape s = net_shape(c.shape, c.dtype);
   void* space = c.workspace.take_bytes(offset_net_backward_workspace_bytes(s));
   offset_net_backward(c.stream, dz, c.gradient(kOffsetConv), c.gradient(kOffsetConvBias), c.gradient(kOffsetNormWeight),

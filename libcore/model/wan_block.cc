@@ -36,6 +36,14 @@ RopeGrid WanBlock::rope_grid(const BatchShape& shape) const {
           .first_frame = shape.first_frame};
 }
 
+std::pair<const float*, RopeGrid> WanBlock::own_rope(const Frame& f) const {
+  RopeGrid grid = rope_grid(f.seen.shape);
+  const int64_t begin = f.seen.shape.own_begin;
+  grid.frames -= begin;  // the tables of lines and columns lie behind those of all frames
+  grid.first_frame += begin;
+  return {f.rope + 2 * begin * grid.time_channels(), grid};
+}
+
 AttentionShape WanBlock::cross_shape(const BatchShape& shape) const {
   return {.batch = shape.batch,
           .queries = shape.tokens(),
@@ -171,13 +179,17 @@ void WanBlock::self_forward(const Frame& f, const SelfTensors& s, const float* x
                      group, stride, eps_, c.dtype);
   // Where nothing is kept the norm works in place.
   void *q_raw = s.q_raw ? s.q_raw : s.q, *k_raw = s.k_raw ? s.k_raw : s.k;
-  c.linear_operand(kMatSelfQ, q_raw, s.z, rows);
-  rms_rope_forward(c.stream, s.q, s.q_rstd, q_raw, f.vector(kSelfNormQ), f.rope, grid, rows, eps_, c.dtype);
+  const int64_t first_row = c.shape.own_first_row(), first = first_row * width_, n = own.shape.rows();
+  const auto [own_table, own_grid] = own_rope(f);
+  c.linear_operand(kMatSelfQ, c.at(q_raw, first), c.at(static_cast<const void*>(s.z), first), n);
+  // Window attention reads these queries too; of zeros and of no gradient at them nothing comes into its keys.
+  c.clear_beside_own(s.q, width_ * dtype_bytes(c.dtype));
+  rms_rope_forward(c.stream, c.at(s.q, first), s.q_rstd ? s.q_rstd + first_row : nullptr, c.at(q_raw, first), f.vector(kSelfNormQ),
+                   own_table, own_grid, n, eps_, c.dtype);
   c.linear_operand(kMatSelfK, k_raw, s.z, rows);
   rms_rope_forward(c.stream, s.k, s.k_rstd, k_raw, f.vector(kSelfNormK), f.rope, grid, rows, eps_, c.dtype);
   c.linear_operand(kMatSelfV, s.v, s.z, rows);
   attention_.forward(c, s.out, s.lse, s.z, s.q, s.k, s.v, s.deformable);
-  const int64_t first = c.shape.own_first_row() * width_, n = own.shape.rows();
   own.linear_gated_add(kMatSelfOut, x1, s.increment, x + first, f.modulation + f.own_slot(kGate1, width_),
                        own.operand(s.out + first, n * width_), n, 0, own.shape.rows_a_timestep(), stride);
 }

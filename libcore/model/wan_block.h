@@ -80,14 +80,14 @@ class WanBlock final : public WanModule<Layer> {
 
   const float* make_rope_table(const WanCall& c) const;
   RopeGrid rope_grid(const BatchShape& shape) const;
+  // The table and grid of what a slab computes, from those of what it sees.
+  std::pair<const float*, RopeGrid> own_rope(const Frame& f) const;
   AttentionShape cross_shape(const BatchShape& shape) const;
   int64_t ffn_chunk(const BatchShape& shape) const;
   int64_t scratch_elements(const BatchShape& shape) const;
 
   void self_forward(const Frame& f, const SelfTensors& s, const float* x, float* x1) const;
   void cross_forward(const Frame& f, const CrossTensors& s, const float* context, const float* x1, float* x2) const;
-  // Zeros in the rows that a slab sees beside its own.
-  void clear_beside_own(const Frame& f, float* rows) const;
   void ffn_forward(const Frame& f, const FfnTensors& s, const float* x2, float* y) const;
   // dx holds the gradient at the stage's result and then that at its input; ffn_backward reads dy instead.
   void self_backward(const Frame& f, const SelfTensors& s, const float* x, float* dx) const;

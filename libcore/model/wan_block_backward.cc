@@ -32,7 +32,7 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
   fill_zero(c.stream, f.dmodulation, modulation_elements * static_cast<int64_t>(sizeof(float)));
   // Of the rows that a slab only sees, nothing comes from the stages after self-attention.
   const int64_t first = c.shape.own_first_row() * width_;
-  clear_beside_own(f, dx);
+  c.clear_beside_own(dx, width_ * static_cast<int64_t>(sizeof(float)));
   {
     const WorkspaceScope stage(c.workspace);
     ffn_backward(f, s.ffn, s.x2, dy, dx + first);
@@ -47,12 +47,6 @@ void WanBlock::backward(const LayerCall& call, const Conditioning& conditioning,
   }
   modulation_backward(c.stream, c.gradient(kTable), conditioning.dmodulation, f.dmodulation, c.shape.timesteps(), kSlots,
                       kSlots, width_);
-}
-
-void WanBlock::clear_beside_own(const Frame& f, float* rows) const {
-  const int64_t first = f.seen.shape.own_first_row(), end = first + f.own.shape.rows(), element = width_ * static_cast<int64_t>(sizeof(float));
-  if (first > 0) fill_zero(f.seen.stream, rows, first * element);
-  if (end < f.seen.shape.rows()) fill_zero(f.seen.stream, rows + end * width_, (f.seen.shape.rows() - end) * element);
 }
 
 void WanBlock::ffn_backward(const Frame& f, const FfnTensors& s, const float* x2, const float* dy, float* dx) const {
@@ -131,24 +125,27 @@ void WanBlock::self_backward(const Frame& f, const SelfTensors& s, const float* 
   float* dv = c.workspace.take<float>(n);
   float* doffsets = c.workspace.take<float>(attention_.offset_elements(c.shape));
   float* dout = c.workspace.take<float>(n);
+  const int64_t first_row = c.shape.own_first_row(), first = first_row * width_, own_rows = own.shape.rows();
   {
     const WorkspaceScope scope(c.workspace);
-    const int64_t first = c.shape.own_first_row() * width_, own_rows = own.shape.rows();
     void* dincrement = c.take_operand(own_rows * width_);
     gated_add_backward(c.stream, dincrement, f.dmodulation + f.own_slot(kGate1, width_), c.gradient(kSelfOutBias), f.scratch,
                        dx + first, s.increment, f.modulation + f.own_slot(kGate1, width_), own_rows, width_,
                        own.shape.rows_a_timestep(), stride, c.dtype);
     own.weight_gradient(kMatSelfOut, dincrement, own.operand(s.out + first, own_rows * width_), own_rows);
-    clear_beside_own(f, dout);
+    c.clear_beside_own(dout, width_ * static_cast<int64_t>(sizeof(float)));
     own.input_gradient(kMatSelfOut, dout + first, dincrement, own_rows);
   }
   attention_.backward(c, dq, dk, dv, doffsets, dout, s.out, s.lse, s.q, s.k, s.v, s.deformable);
   float* dz = dout;
   void* draw = c.take_operand(n);
-  rms_rope_backward(c.stream, draw, c.gradient(kSelfNormQ), c.gradient(kSelfQBias), f.scratch, dq, s.q_raw, s.q_rstd,
-                    f.vector(kSelfNormQ), f.rope, grid, rows, c.dtype);
-  c.weight_gradient(kMatSelfQ, draw, s.z, rows);
-  c.input_gradient(kMatSelfQ, dz, draw, rows);
+  const auto [own_table, own_grid] = own_rope(f);
+  rms_rope_backward(c.stream, draw, c.gradient(kSelfNormQ), c.gradient(kSelfQBias), f.scratch, dq + first,
+                    c.at(static_cast<const void*>(s.q_raw), first), s.q_rstd + first_row, f.vector(kSelfNormQ), own_table, own_grid,
+                    own_rows, c.dtype);
+  own.weight_gradient(kMatSelfQ, draw, c.at(static_cast<const void*>(s.z), first), own_rows);
+  c.clear_beside_own(dz, width_ * static_cast<int64_t>(sizeof(float)));
+  own.input_gradient(kMatSelfQ, dz + first, draw, own_rows);
   rms_rope_backward(c.stream, draw, c.gradient(kSelfNormK), c.gradient(kSelfKBias), f.scratch, dk, s.k_raw, s.k_rstd,
                     f.vector(kSelfNormK), f.rope, grid, rows, c.dtype);
   c.weight_gradient(kMatSelfK, draw, s.z, rows);

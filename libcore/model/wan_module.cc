@@ -86,6 +86,12 @@ void WanCall::bias_sum(size_t matrix, const float* dy, int64_t rows) const {
   bias_gradient(stream, gradient(m.bias), dy, rows, m.outputs);
 }
 
+void WanCall::clear_beside_own(void* rows, int64_t row_bytes) const {
+  const int64_t first = shape.own_first_row(), end = first + shape.own().rows();
+  if (first > 0) fill_zero(stream, rows, first * row_bytes);
+  if (end < shape.rows()) fill_zero(stream, static_cast<std::byte*>(rows) + end * row_bytes, (shape.rows() - end) * row_bytes);
+}
+
 const void* WanCall::operand(const float* x, int64_t n) const {
   if (dtype == DType::kF32) return x;
   void* copy = take_operand(n);

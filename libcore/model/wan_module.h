@@ -115,6 +115,8 @@ class WanCall {
   // The vectors from parameter `first` up to `end` in fp32: in place, or a widened copy; index with offset(p) −
   // offset(first).
   const float* vectors(size_t first, size_t end) const;
+  // Zeros in the rows that a slab sees beside its own.
+  void clear_beside_own(void* rows, int64_t row_bytes) const;
   const void* at(const void* operand, int64_t elements) const {
     return static_cast<const std::byte*>(operand) + elements * dtype_bytes(dtype);
   }

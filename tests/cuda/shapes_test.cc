@@ -9,6 +9,7 @@
 #include "tests/attention/random_case.h"
 #include "tests/dsa/given_motion.h"
 #include "tests/dsa/head_run.h"
+#include "tests/dsa/query_range.h"
 
 namespace megaslide {
 namespace {
@@ -63,6 +64,16 @@ TEST(CudaShapes, dsa_of_a_run_of_the_heads_of_wider_rows) {
       testing_support::expect_head_run_equals_heads_alone(
           kernels, stream, {.batch = 1, .frames = 2, .height = 3, .width = 9, .heads = 2, .head_dim = d, .scale = 0.4f, .kernel = {2, 3, 3}, .groups = 2},
           dtype, fmt::format("{}, d {}", dtype_name(dtype), d));
+}
+
+TEST(CudaShapes, dsa_of_the_queries_of_some_frames) {
+  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, &emulated::Kernels::dsa_forward_workspace_bytes,
+                                            &cuda::dsa_backward_workspace_bytes};
+  InlineStream stream;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const auto& [begin, frames] : {std::pair{0, 2}, {1, 1}, {2, 2}})
+      testing_support::expect_query_range(kernels, stream, {.frames = 4, .height = 3, .width = 9, .heads = 2, .head_dim = 16, .scale = 0.4f, .kernel = {2, 3, 3}, .groups = 2},
+                                          begin, frames, dtype, fmt::format("{}, {} frames from {} on", dtype_name(dtype), frames, begin));
 }
 
 TEST(CudaShapes, given_motion) {

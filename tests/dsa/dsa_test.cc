@@ -10,6 +10,7 @@
 #include "tests/attention/random_case.h"
 #include "tests/dsa/dsa_spec.h"
 #include "tests/dsa/head_run.h"
+#include "tests/dsa/query_range.h"
 #include "tests/dsa/one_kernel.h"
 #include "tests/support/elementwise.h"
 
@@ -62,6 +63,19 @@ TEST(Dsa, shots) {
     c.t_lo = {0, 0, 2, 2, 2, 2, 6}, c.t_hi = {1, 1, 5, 5, 5, 5, 6};
     expect_kernels_agree(c, "shots");
   }
+}
+
+TEST(Dsa, the_queries_of_some_frames) {
+  const testing_support::DsaKernels kernels{&cpu::dsa_forward, &cpu::dsa_backward, &dsa_forward_workspace_bytes, &dsa_backward_workspace_bytes};
+  InlineStream stream(2);
+  for (const DsaKernel kernel : {DsaKernel::kGather, DsaKernel::kTile})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const int64_t d : {7, 32})
+        for (const auto& [begin, frames] : {std::pair{0, 2}, {3, 1}, {2, 5}, {6, 1}}) {
+          const testing_support::OneDsaKernel only(kernel);
+          testing_support::expect_query_range(kernels, stream, {.frames = 7, .height = 5, .width = 6, .heads = 3, .head_dim = d, .scale = 0.3f, .kernel = {3, 3, 3}, .groups = 2},
+                                              begin, frames, dtype, fmt::format("kernel {}, {}, d {}, {} frames from {} on", static_cast<int>(kernel), dtype_name(dtype), d, frames, begin));
+        }
 }
 
 TEST(Dsa, a_run_of_the_heads_of_wider_rows) {
