@@ -85,8 +85,9 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   TrainStep step(*device, network, store, pipeline_options(r.run, r.model, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);
   const BatchShape shape = longest(r);
   const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
+  constexpr int kSteps = 3;
   double begin = 0;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kSteps; ++i) {
     stop.throw_if_requested();
     begin = device->now();
     device->take_times();
@@ -101,6 +102,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.bound_by = bound_by(t, p.waits, p.step_seconds, r.run.stream.async);
   if (r.trace) {
     p.trace = device->take_trace();
+    p.trace_step = {kSteps, begin, device->now(), p.waits.upload, p.waits.download, p.waits.optimizer, 0};
     p.phases = device->phases();
   }
   p.parameters = parameter_count(r.model);

@@ -31,7 +31,7 @@ struct Pipeline::Impl {
 
   int layers;
   std::vector<Slot> slots;
-  Slot embedding, head;
+  Slot embedding, head, again;
   std::vector<MicroBuffers> micro;
   std::unique_ptr<ActivationStash> stash;
   std::vector<BatchShape> shapes;  // of the last train()
@@ -106,6 +106,7 @@ struct Pipeline::Impl {
     }
     for (int i = 0; i < std::min(options.slots, layers); ++i) slots.push_back(make_slot(elements, bytes, fmt::format("weight slot {}", i)));
     if (!options.training) return;
+    if (options.upload_again) again = make_slot(elements, bytes, "weights once more");
     elements = std::max({elements, network.embedding->layout().elements, network.head->layout().elements});
     gradient = floats(elements, "gradient sums", MemoryCategory::kGradients);
     if (!device.shares_host_memory())
@@ -178,14 +179,18 @@ struct Pipeline::Impl {
     const bool for_backward = options.training && backward;
     if (slot.module == index && (slot.packed_for_backward || !for_backward)) return;
     Stream& s = device.upload();
-    device.wait(s, slot.released);
     const bool resident_copy = slot.module == index;
+    // What the hook queues on this stream need not wait for the slot.
+    const Event before = hooks.before_upload && !resident_copy ? hooks.before_upload(index, slot.released) : Event{};
+    device.wait(s, slot.released);
     if (!resident_copy) {
-      if (hooks.before_upload) device.wait(s, hooks.before_upload(index, slot.released));
+      const void* updated = hooks.updated_weights ? hooks.updated_weights(index) : nullptr;
+      if (!updated) device.wait(s, before);
       const void* host = store.module(index).weights;
       const int64_t bytes = module(index).layout().elements * dtype_bytes(options.compute_dtype);
       slot.raw = slot.buffer ? slot.buffer : host;
-      if (slot.buffer) device.copy(s, slot.buffer, host, bytes, CopyKind::kUpload, "upload weights");
+      if (updated) device.copy(s, slot.buffer, updated, bytes, CopyKind::kWithinDevice, "new weights");
+      else if (slot.buffer) device.copy(s, slot.buffer, host, bytes, CopyKind::kUpload, "upload weights");
       if (index >= 1 && index <= layers) ++uploads;
     }
     if (slot.packed) module(index).pack(s, options.compute_dtype, for_backward, slot.raw, slot.packed);
@@ -367,6 +372,11 @@ struct Pipeline::Impl {
     stash->fetch(l, inputs);
     Slot& slot = slot_of(l);
     device.wait(c, slot.ready);
+    Slot& differentiated = options.upload_again ? again : slot;
+    if (options.upload_again) {
+      again.module = -1;
+      load(again, 1 + l, true);
+    }
     stash->wait(l);
     clear_gradient(1 + l);
     const Layer& layer = *network.layers[static_cast<size_t>(l)];
@@ -376,9 +386,10 @@ struct Pipeline::Impl {
       const LayerCall with = layer_call(slot, batches[a], m);
       const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
       layer.forward(with, conditioning, input, recomputed, saved);
-      layer.backward(with, conditioning, input, saved, m.dtokens, m.dtokens, gradient);
+      device.wait(c, differentiated.ready);
+      layer.backward(layer_call(differentiated, batches[a], m), conditioning, input, saved, m.dtokens, m.dtokens, gradient);
     }
-    slot.released = device.record(c);
+    slot.released = again.released = device.record(c);
     stash->release(l);
     // They may take the places of this layer's.
     load_layer(next, next_backward, next_backward ? layers : l);

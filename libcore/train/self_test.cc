@@ -26,6 +26,7 @@ struct Variant {
   MasterCodec masters = MasterCodec::kSplit;
   MomentCodec moments = MomentCodec::kFp32;
   StashOptions stash = {};
+  bool on_device = false;
   double jitter = 0;
   bool resume = false;
 };
@@ -100,7 +101,7 @@ class Runner {
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
     pipeline.max_microbatches = kMicrobatches;
     pipeline.stash = v.stash;
-    TrainStep step(*device, network_, store, pipeline, {}, from);
+    TrainStep step(*device, network_, store, pipeline, {.on_device = v.on_device}, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
       std::vector<MicroBatch> views;
@@ -153,6 +154,8 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "inputs of layers on the host = on the device", .threads = n, .stash = {StashPlace::kHost, 1}},
       {.name = "segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kDevice, 2}},
       {.name = "segments on the host = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}},
+      {.name = "optimizer on the device = on the host", .threads = n, .on_device = true},
+      {.name = "optimizer on a sharing device = on the host", .threads = n, .link = LinkKind::kShared, .on_device = true},
       {.name = "resumed = uninterrupted", .threads = n, .resume = true},
   };
   for (int i = 0; i < options.jitter_runs; ++i)

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/arena.h"
+#include "device/trace.h"
 
 namespace megaslide {
 namespace {
@@ -169,7 +170,7 @@ TEST(CpuDevice, WaitsAreAttributedToTheirSource) {
   const auto trace = d->take_trace();
   ASSERT_EQ(trace.size(), 2u);
   EXPECT_STREQ(trace[0].name, "slow upload");
-  const std::string json = trace_json(trace, d->phases(), "test \"run\"");
+  const std::string json = trace_json(trace, {}, d->phases(), "test \"run\"");
   EXPECT_NE(json.find("\\\"run\\\""), std::string::npos);
 }
 
