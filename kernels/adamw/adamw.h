@@ -114,7 +114,7 @@ AdamWByFactor adamw_by_factor;
 }
 inline Cost adamw_by_factor_cost(AdamWState a, const void*, DType gradient_dtype, int64_t n, AdamWStep, const float*) {
   const auto elements = static_cast<double>(n);
-  return {KernelClass::kVector, 15 * elements,
+  return {KernelClass::kUpdate, 15 * elements,
           elements * update_bytes_each(a.masters, a.moments, dtype_bytes(gradient_dtype), a.w != nullptr)};
 }
 inline constexpr Kernel<AdamWByFactor> adamw_by_factor{"adamw", &cpu::adamw_by_factor, nullptr, &adamw_by_factor_cost};

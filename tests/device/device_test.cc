@@ -217,6 +217,28 @@ TEST(SimDevice, OverlapAndContentionByTheClock) {
   EXPECT_DOUBLE_EQ(d->now(), 2) << "one processor does one thing at a time";
 }
 
+// What is issued later may begin earlier, and takes what is left free.
+TEST(SimDevice, AWaitingTaskDoesNotHoldTheProcessor) {
+  SimDeviceOptions o;
+  o.rates.gemm = o.rates.optimizer_bytes = 1e9;
+  o.rates.unified = true;
+  o.link = LinkKind::kEmulated;
+  o.bandwidth = 1e9;
+  for (const double work : {0.5, 1.0, 1.5, 2.0}) {
+    auto d = make_sim_device(o);
+    d->copy(d->upload(), nullptr, nullptr, 1000000000, CopyKind::kUpload, "upload");
+    d->wait(d->compute(), d->record(d->upload()));
+    d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+    d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, work * 1e9}, nullptr);
+    d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 0.25e9}, nullptr);
+    d->synchronize();
+    EXPECT_DOUBLE_EQ(d->now(), std::max(2.0, 1 + work + 0.25)) << work;
+    d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+    d->synchronize();
+    EXPECT_DOUBLE_EQ(d->now(), std::max(2.0, 1 + work + 0.25) + 1) << "what is over is forgotten";
+  }
+}
+
 TEST(SimDevice, SameArenaAsCpu) {
   auto sim = make_sim_device({});
   auto cpu = make_cpu_device({.threads = 1});

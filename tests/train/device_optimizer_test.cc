@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -55,6 +56,27 @@ TEST(DeviceOptimizer, SameStateForEveryClippingAndSchedule) {
       EXPECT_EQ(train(w.run("device" + std::to_string(n++), steps + schedule + Sets{"optimizer.device=device"}), 1).state_hash, expected)
           << clip[0] << " " << schedule[0];
   }
+}
+
+// Two sets of the largest module's state, weights and gradient: 14 bytes a parameter each, and the factor.
+TEST(DeviceOptimizer, TakesDeviceMemoryWhichThePlanKnowsHowToSpare) {
+  const Workplace w(AttentionKind::kDense);
+  const Sets link{"stream.link.kind=emulated"};
+  const Plan host = make_plan(plan_request(w.run("out", link), {}));
+  PlanRequest r = plan_request(w.run("out", link + Sets{"optimizer.device=device"}), {});
+  const Plan device = make_plan(r);
+  int64_t largest = 0;
+  const Network network = make_wan_network(w.config);
+  for (const Module* m : {static_cast<const Module*>(network.embedding.get()), static_cast<const Module*>(network.layers[0].get()), static_cast<const Module*>(network.head.get())})
+    largest = std::max(largest, m->layout().elements);
+  // Six allocations a set, each rounded up to 256 bytes.
+  const int64_t taken = device.device.other + device.device.gradients - host.device.other - host.device.gradients;
+  EXPECT_GE(taken, 2 * 14 * largest);
+  EXPECT_LE(taken, 2 * (14 * largest + 6 * 256));
+  r.run.stream.device_budget = (host.device.peak + device.device.peak) / 2;
+  const Plan refused = make_plan(r);
+  EXPECT_FALSE(refused.fits());
+  EXPECT_NE(std::find(refused.remedies.begin(), refused.remedies.end(), "--set optimizer.device=cpu"), refused.remedies.end());
 }
 
 // Of the same run: what a checkpoint holds was made on the host, what follows on the device.
