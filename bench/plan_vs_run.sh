@@ -57,9 +57,9 @@ while IFS='|' read -r name model repeats sets; do
   [ $# = 0 ] || printf '%s\n' "$@" | grep -qxF "$name" || continue
   model "$model"
   arguments=()
-  for s in $sets "train.max_train_steps=$steps" "model.path=$work/$model" "data.cache=$work/cache" train.validate_every_n_steps=100000; do arguments+=(--set "$s"); done
+  for s in $sets "train.max_train_steps=$steps" "model.path=$work/$model" "data.cache=$work/cache"; do arguments+=(--set "$s"); done
   echo '{}' >"$work/run.yaml"
-  medians=() ratios=()
+  ratios=()
   for i in $(seq "$repeats"); do
     rm -rf "$work/out"
     "$bin/plan-memory" --calibrate --run "$work/run.yaml" "${arguments[@]}" -o "$work/machine.yaml" -q >/dev/null

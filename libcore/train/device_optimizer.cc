@@ -64,7 +64,8 @@ std::vector<DeviceOptimizer::Slab> DeviceOptimizer::slabs_of(int module) const {
 }
 
 void DeviceOptimizer::allocate() {
-  static constexpr const char* kNames[kSlabs] = {"weights", "remainders", "masters", "exp_avg", "exp_avg_sq", "exp_avg scales", "exp_avg_sq scales", "gradient"};
+  static constexpr const char* kNames[kSlabs] = {"weights",    "remainders",     "masters",           "exp_avg",
+                                                 "exp_avg_sq", "exp_avg scales", "exp_avg_sq scales", "gradient"};
   std::vector<int64_t> largest(kSlabs, 0);
   for (int m = 0; m < store_.modules(); ++m) {
     const std::vector<Slab> slabs = slabs_of(m);
@@ -75,7 +76,8 @@ void DeviceOptimizer::allocate() {
     set.slabs.assign(kSlabs, nullptr);
     for (size_t i = 0; i < largest.size(); ++i)
       if (largest[i] > 0)
-        set.slabs[i] = device_.allocate(largest[i], fmt::format("{} in their update", kNames[i]), i == kGradient ? MemoryCategory::kGradients : MemoryCategory::kOther);
+        set.slabs[i] = device_.allocate(largest[i], fmt::format("{} in an update", kNames[i]),
+                                        i == kGradient ? MemoryCategory::kGradients : MemoryCategory::kOther);
     set.factor = static_cast<float*>(device_.allocate(sizeof(float), "factor on the gradient", MemoryCategory::kOther));
   }
 }

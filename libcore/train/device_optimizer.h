@@ -41,7 +41,7 @@ class DeviceOptimizer {
   const Event& last() const { return last_; }
 
  private:
-  // One slab of a module's state: in host memory, its bytes, and which of a set's buffers is its place on the device.
+  // One slab of a module's state in host memory; nullptr where its codec has none. The gradient does not return.
   struct Slab {
     void* host;
     int64_t bytes;

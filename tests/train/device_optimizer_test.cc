@@ -67,8 +67,8 @@ TEST(DeviceOptimizer, TakesDeviceMemoryWhichThePlanKnowsHowToSpare) {
   const Plan device = make_plan(r);
   int64_t largest = 0;
   const Network network = make_wan_network(w.config);
-  for (const Module* m : {static_cast<const Module*>(network.embedding.get()), static_cast<const Module*>(network.layers[0].get()), static_cast<const Module*>(network.head.get())})
-    largest = std::max(largest, m->layout().elements);
+  const Module *embedding = network.embedding.get(), *layer = network.layers[0].get(), *head = network.head.get();
+  for (const Module* m : {embedding, layer, head}) largest = std::max(largest, m->layout().elements);
   // Six allocations a set, each rounded up to 256 bytes.
   const int64_t taken = device.device.other + device.device.gradients - host.device.other - host.device.gradients;
   EXPECT_GE(taken, 2 * 14 * largest);

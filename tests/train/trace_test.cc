@@ -41,7 +41,8 @@ std::map<std::string, Track> tracks_of(const json& trace) {
   std::map<std::string, Track> by_name;
   for (auto& [id, track] : by_id) {
     EXPECT_FALSE(track.name.empty()) << id;
-    std::stable_sort(track.events.begin(), track.events.end(), [](const json& a, const json& b) { return a.at("ts").get<double>() < b.at("ts").get<double>(); });
+    std::stable_sort(track.events.begin(), track.events.end(),
+                     [](const json& a, const json& b) { return a.at("ts").get<double>() < b.at("ts").get<double>(); });
     for (size_t i = 1; i < track.events.size(); ++i) {
       const json &a = track.events[i - 1], &b = track.events[i];
       // Both figures are rounded to 0.001 µs.
@@ -81,7 +82,8 @@ std::set<std::string> phases_of(const Track& track) {
 
 TEST(Trace, OfTheLargestModelAsPlanned) {
   set_config_directories({MEGASLIDE_SOURCE_DIR "/configs"});
-  PlanRequest r = plan_request(make_run_config({"model.path=megaslide-105b", "train.clip=layer", "stream.stash=host"}), load_machine_config("h200-1.5tb"), {5, 832, 480});
+  PlanRequest r = plan_request(make_run_config({"model.path=megaslide-105b", "train.clip=layer", "stream.stash=host"}),
+                               load_machine_config("h200-1.5tb"), {5, 832, 480});
   r.trace = true;
   const Plan p = make_plan(r);
   const json trace = json::parse(trace_json(p.trace, {&p.trace_step, 1}, p.phases, "plan-memory"));
