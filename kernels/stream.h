@@ -17,7 +17,9 @@ enum class KernelClass {
   kPack,       // re-layout of weights
   kOptimizer,  // host: DRAM-bound update of state
   kHost,       // other host work
+  kUpdate,     // of state on the device: memory-bound
 };
+constexpr int kKernelClasses = 7;
 
 // Work of one call: floating point operations (multiply and add are two) and bytes moved from and to memory.
 struct Cost {

@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
     app.add_option("--probe", a.probe, "Instead: one forward and backward on a file with latent, timesteps, text and target")->group("Instead");
     app.add_flag("--self-test", a.self_test, "Instead: equal state hashes for every schedule, thread count and resume; exit 3 on a difference")->group("Instead");
     app.add_flag("--jitter", a.jitter, "With --self-test: also under random delays")->group("Instead");
+    add_integer(app, "--jitter-runs", a.jitter_runs, 1, 1000000, "With --self-test: so many runs under random delays (--jitter: 10)")->group("Instead");
     app.add_option("--model", a.model, "Model of --probe and --self-test")->group("Instead");
   };
   return run_tool(argc, argv, info, setup, [&](Tool& tool) { return finetune(tool, a); });

@@ -43,12 +43,14 @@ struct Scratch {
   Scratch& operator=(const Scratch&) = delete;
 };
 
+constexpr int64_t kJitterRuns = 10;
+
 int run_self_test(Tool& tool, const FinetuneArguments& a) {
   const Scratch scratch;
   SelfTestOptions options;
   options.model = a.model.empty() ? self_test_model() : model_config_of(a.model);
   options.threads = tool.flags.threads;
-  options.jitter_runs = a.jitter ? 10 : 0;
+  options.jitter_runs = a.jitter || a.jitter_runs ? static_cast<int>(a.jitter_runs ? a.jitter_runs : kJitterRuns) : 0;
   options.scratch_dir = scratch.path;
   bool all = true;
   std::string json;
@@ -118,7 +120,7 @@ int run_training_mode(Tool& tool, const FinetuneArguments& a) {
 
 int finetune(Tool& tool, const FinetuneArguments& a) {
   if (a.self_test + !a.probe.empty() + !a.config.empty() > 1) throw usage_error("give one of RUN, --probe and --self-test");
-  if (a.jitter && !a.self_test) throw usage_error("--jitter goes with --self-test");
+  if ((a.jitter || a.jitter_runs) && !a.self_test) throw usage_error("--jitter and --jitter-runs go with --self-test");
   if (a.self_test) return run_self_test(tool, a);
   if (!a.probe.empty()) return run_probe(tool, a);
   return run_training_mode(tool, a);

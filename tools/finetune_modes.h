@@ -11,7 +11,7 @@ namespace megaslide {
 struct FinetuneArguments {
   std::string config, resume, machine, trace, out, probe, model;
   std::vector<std::string> sets, allowed_changes;
-  int64_t steps = 0;
+  int64_t steps = 0, jitter_runs = 0;
   bool self_test = false, jitter = false;
 };
 

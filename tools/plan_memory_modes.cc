@@ -50,7 +50,7 @@ int plan(Tool& tool, const PlanArguments& o) {
   PlanRequest request = request_of(tool, o);
   request.trace = !o.trace.empty();
   const Plan p = make_plan(request, tool.stop);
-  if (request.trace) write_file_atomic(o.trace, trace_json(p.trace, p.phases, "plan-memory"));
+  if (request.trace) write_file_atomic(o.trace, trace_json(p.trace, {&p.trace_step, 1}, p.phases, "plan-memory"));
   tool.write(tool.flags.json ? to_json(p) + "\n" : to_text(p, request));
   return p.fits() ? 0 : 3;
 }

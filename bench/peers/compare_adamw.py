@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""AdamW over 100 M parameters: parameters/s of MegaSlide's codecs and of torch.optim.AdamW(fused=True), interleaved.
+"""AdamW over 100 M parameters: parameters/s of MegaSlide's codecs, of torch.optim.AdamW(fused=True) and, with --deepspeed,
+of DeepSpeed's CPUAdam (which compiles itself at its first use), interleaved.
 
     cmake --preset release -DMEGASLIDE_BENCH=ON && cmake --build --preset release --target bench_adamw_entry
     bench/peers/compare_adamw.py build/release/lib/libbench_adamw_entry.so [--threads 2] [--parameters 100000000]
 
 Ratios are of seconds on the clock and of processor seconds, which hold when other programs run as well.
 
-Without torch in this Python, makes a throw-away virtual environment, installs torch (CPU) there and runs itself in it.
+Without torch (or DeepSpeed) in this Python, makes a throw-away virtual environment, installs them there and runs itself in it.
 The CPU wheels are PyTorch's own index; --index chooses another.
 """
 import argparse
@@ -22,12 +23,14 @@ import time
 MASTERS, MOMENTS = ("split", "fp32", "bf16-sr"), ("fp32", "bf16", "int8")
 
 
-def rerun_with_torch(index):
+def rerun_with(packages, index):
     with tempfile.TemporaryDirectory(prefix="megaslide-peer-") as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = os.path.join(folder, "bin", "python")
-        command = [python, "-m", "pip", "install", "-q", "torch", "numpy"]
-        subprocess.run(command + (["--index-url", index] if index else []), check=True)
+        command = [python, "-m", "pip", "install", "-q"]
+        subprocess.run(command + ["torch", "numpy"] + (["--index-url", index] if index else []), check=True)
+        if packages:
+            subprocess.run(command + packages, check=True)
         sys.exit(subprocess.run([python] + sys.argv).returncode)
 
 
@@ -40,11 +43,15 @@ def main():
     parser.add_argument("--codecs", default="fp32/fp32,split/fp32,split/bf16,split/int8,bf16-sr/bf16,bf16-sr/int8",
                         help="pairs of a master and a moment codec")
     parser.add_argument("--index", default="", help="pip index for torch (default: pip's own)")
+    parser.add_argument("--deepspeed", action="store_true", help="beside DeepSpeed's CPUAdam too")
     args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read when the libraries are loaded
     try:
         import torch
+        if args.deepspeed:
+            from deepspeed.ops.adam import DeepSpeedCPUAdam
     except ImportError:
-        rerun_with_torch(args.index)
+        rerun_with(["deepspeed", "ninja"] if args.deepspeed else [], args.index)
 
     torch.set_num_threads(args.threads)
     n, rate, decay = args.parameters, 1e-4, 0.01
@@ -85,6 +92,10 @@ def main():
 
     same_streams = Ours("fp32", "fp32", like_torch=True)
     programs = {"torch fused": optimizer.step, "megaslide fp32, as torch": same_streams}
+    if args.deepspeed:
+        theirs = torch.nn.Parameter(start.clone())
+        theirs.grad = gradient
+        programs["deepspeed CPUAdam"] = DeepSpeedCPUAdam([theirs], lr=rate, weight_decay=decay, adamw_mode=True).step
     for name in args.codecs.split(","):
         programs["megaslide " + name] = Ours(*name.split("/"))
     seconds, cpu_seconds = ({name: [] for name in programs} for _ in range(2))
@@ -102,13 +113,17 @@ def main():
             assert difference < 1e-7, difference
     print(f"torch {torch.__version__}, {args.threads} threads, {n} parameters, {args.rounds} interleaved rounds",
           file=sys.stderr)
-    def ratio(of, name):
-        return round(statistics.median(a / b for a, b in zip(of["torch fused"], of[name])), 3)
+
+    def ratio(of, peer, name):
+        return round(statistics.median(a / b for a, b in zip(of[peer], of[name])), 3)
 
     for name, times in seconds.items():
-        print(json.dumps({"program": name, "gparameters_per_s": round(n / statistics.median(times) * 1e-9, 3),
-                          "best": round(n / min(times) * 1e-9, 3),
-                          "ratio_to_torch": ratio(seconds, name), "cpu_ratio_to_torch": ratio(cpu_seconds, name)}))
+        row = {"program": name, "gparameters_per_s": round(n / statistics.median(times) * 1e-9, 3), "best": round(n / min(times) * 1e-9, 3)}
+        for peer, word in (("torch fused", "torch"), ("deepspeed CPUAdam", "deepspeed")):
+            if peer in programs:
+                row[f"ratio_to_{word}"] = ratio(seconds, peer, name)
+                row[f"cpu_ratio_to_{word}"] = ratio(cpu_seconds, peer, name)
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

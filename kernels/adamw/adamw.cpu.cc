@@ -1,6 +1,7 @@
 #include "kernels/adamw/adamw.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/error.h"
@@ -109,6 +110,13 @@ double squared_norm(ThreadPool& pool, const void* gradient, DType gradient_dtype
     leaves[static_cast<size_t>(begin / adamw::kNormBlock)] = leaf(gradient, gradient_dtype, begin, end);
   });
   return adamw::add_leaves(leaves.data(), leaves.size());
+}
+
+void cpu::adamw_by_factor(Stream& stream, AdamWState state, const void* gradient, DType gradient_dtype, int64_t n,
+                          AdamWStep step, const float* factor) {
+  if (std::isnan(*factor)) return;
+  step.clip = *factor;
+  adamw_update(stream.pool(), state, gradient, gradient_dtype, n, step);
 }
 
 void split_master(ThreadPool& pool, bf16* w, int16_t* r, const float* p, int64_t n) {

@@ -15,7 +15,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "kernels/kernel.h"
 #include "tensor/dtype.h"
 #include "tensor/moment_levels.h"
 
@@ -104,6 +104,20 @@ constexpr double update_bytes_each(MasterCodec masters, MomentCodec moments, int
 // One update of n parameters in place. `gradient` is BF16 or F32.
 void adamw_update(ThreadPool& pool, const AdamWState& state, const void* gradient, DType gradient_dtype, int64_t n,
                   const AdamWStep& step);
+
+// The same as a kernel of a device in whose memory state, gradient and `factor` lie. The factor takes the place of
+// step.clip; where it is NaN the state stays as it is.
+using AdamWByFactor = void(Stream&, AdamWState state, const void* gradient, DType gradient_dtype, int64_t n,
+                           AdamWStep step, const float* factor);
+namespace cpu {
+AdamWByFactor adamw_by_factor;
+}
+inline Cost adamw_by_factor_cost(AdamWState a, const void*, DType gradient_dtype, int64_t n, AdamWStep, const float*) {
+  const auto elements = static_cast<double>(n);
+  return {KernelClass::kUpdate, 15 * elements,
+          elements * update_bytes_each(a.masters, a.moments, dtype_bytes(gradient_dtype), a.w != nullptr)};
+}
+inline constexpr Kernel<AdamWByFactor> adamw_by_factor{"adamw", &cpu::adamw_by_factor, nullptr, &adamw_by_factor_cost};
 
 // m and v of n elements from and to fp32, with scales where the codec has them. Encoding is to nearest (bf16: ties to
 // even; int8: of the level), so that what was decoded is encoded to the same bits. v is not negative.

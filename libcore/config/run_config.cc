@@ -61,7 +61,6 @@ void reject_unsupported(const RunConfig& run) {
   const auto reject = [&](bool asked, const char* what, const char* instead) {
     if (asked) lines.push_back(fmt::format("{} is not supported by this version; supported: {}", what, instead));
   };
-  reject(run.optimizer.device == R::OptimizerDevice::kDevice, "optimizer.device: device", "cpu");
   reject(run.optimizer.masters == R::Masters::kBf16StochasticRounding && run.model.compute_dtype == R::ComputeDtype::kFp32,
          "optimizer.masters: bf16-sr with model.compute_dtype: fp32", "bf16-sr with bf16, split or fp32 with either");
   reject(run.stream.tier == R::Tier::kNvme, "stream.tier: nvme", "ram");

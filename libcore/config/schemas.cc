@@ -74,7 +74,7 @@ void add_optimizer(Schema& s, R::Optimizer& o) {
   using Lr = R::LrScheduler;
   s.choice<Lr>("optimizer.lr_scheduler", o.lr_scheduler, {{"constant", Lr::kConstant}, {"cosine", Lr::kCosine}, {"linear", Lr::kLinear}});
   s.integer("optimizer.lr_warmup_steps", o.lr_warmup_steps, 0, kMaxSteps);
-  s.choice<R::OptimizerDevice>("optimizer.device", o.device, {{"cpu", R::OptimizerDevice::kCpu}, {"device", R::OptimizerDevice::kDevice}});
+  outside_digest(s.choice<R::OptimizerDevice>("optimizer.device", o.device, {{"cpu", R::OptimizerDevice::kCpu}, {"device", R::OptimizerDevice::kDevice}}));
   s.choice<R::Masters>("optimizer.masters", o.masters,
                        {{"split", R::Masters::kSplit}, {"fp32", R::Masters::kFp32}, {"bf16-sr", R::Masters::kBf16StochasticRounding}});
   s.choice<R::Moments>("optimizer.moments", o.moments, {{"fp32", R::Moments::kFp32}, {"bf16", R::Moments::kBf16}, {"int8", R::Moments::kInt8}});

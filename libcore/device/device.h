@@ -148,7 +148,4 @@ struct SimDeviceOptions {
 };
 std::unique_ptr<Device> make_sim_device(const SimDeviceOptions& options);
 
-// Chrome trace format (chrome://tracing, ui.perfetto.dev): one track a stream.
-std::string trace_json(const std::vector<TraceSpan>& spans, const std::vector<std::string>& phases, const std::string& process);
-
 }  // namespace megaslide

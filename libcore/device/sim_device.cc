@@ -1,5 +1,6 @@
 // The `sim` device: the schedule without memory and without arithmetic, on a discrete-event clock.
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
@@ -23,6 +24,31 @@ class SimStream final : public Stream {
  private:
   SimDevice& device_;
   StreamKind kind_;
+};
+
+// A processor that several streams share. Tasks come in the order in which they are issued, not in that in which they can
+// begin: each takes what those before have left free.
+class Processor {
+ public:
+  // `seconds` of it from `begin` on, which becomes when the task first runs. Returns when the task is done.
+  double take(double& begin, double seconds) {
+    if (seconds <= 0) return begin;
+    auto next = busy_.upper_bound(begin);
+    if (next != busy_.begin() && std::prev(next)->second >= begin) begin = (--next)->second;
+    const double first = next != busy_.end() && next->second == begin ? next->first : begin;
+    double at = begin, left = seconds;
+    if (next != busy_.end() && next->second == begin) next = busy_.erase(next);
+    for (; next != busy_.end() && next->first < at + left; next = busy_.erase(next)) {
+      left -= next->first - at;
+      at = next->second;
+    }
+    return busy_[first] = at + left;
+  }
+  // No task will begin before `time`.
+  void forget_before(double time) { std::erase_if(busy_, [time](const auto& span) { return span.second <= time; }); }
+
+ private:
+  std::map<double, double> busy_;  // begin to end, apart from each other
 };
 
 class SimDevice final : public Device {
@@ -54,7 +80,7 @@ class SimDevice final : public Device {
       if (options_.bandwidth > 0) rate = options_.bandwidth;
       else if (!options_.rates.unified && host_busy_at(static_cast<SimStream&>(s).free_at)) rate *= options_.rates.link_derating;
     }
-    charge(static_cast<SimStream&>(s), name, rate > 0 ? n / rate : 0, false);
+    charge(static_cast<SimStream&>(s), name, (rate > 0 ? n / rate : 0) + options_.rates.launch_latency, false);
   }
 
   Event record(Stream& s) override {
@@ -75,6 +101,7 @@ class SimDevice final : public Device {
   void synchronize(const Event& event) override {
     if (event.state()) host_time_ = std::max(host_time_, event.state()->time);
     for (auto& s : streams_) s->free_at = std::max(s->free_at, host_time_);
+    processor_.forget_before(host_time_);
   }
   void synchronize() override {
     for (auto& s : streams_) host_time_ = std::max(host_time_, s->free_at);
@@ -110,6 +137,7 @@ class SimDevice final : public Device {
     if (cost.kernel_class == KernelClass::kPack) byte_rate = r.pack_bytes;
     if (cost.kernel_class == KernelClass::kOptimizer) byte_rate = r.optimizer_bytes;
     if (cost.kernel_class == KernelClass::kHost) byte_rate = r.host_bytes;
+    if (cost.kernel_class == KernelClass::kUpdate && r.unified) byte_rate = r.optimizer_bytes;  // the same processor's
     const double seconds = std::max(byte_rate > 0 ? cost.bytes / byte_rate : 0, flop_rate > 0 ? cost.flops / flop_rate : 0);
     if (s.kind() == StreamKind::kCompute && !host) times_.flops += cost.flops;
     charge(s, name, seconds + r.launch_latency, r.unified);
@@ -124,11 +152,7 @@ class SimDevice final : public Device {
   // `shared`: the task needs the one processor that device and host have in common.
   void charge(SimStream& s, const char* name, double seconds, bool shared) {
     double begin = s.free_at;
-    if (shared) {
-      begin = std::max(begin, processor_free_);
-      processor_free_ = begin + seconds;
-    }
-    s.free_at = begin + seconds;
+    s.free_at = shared ? processor_.take(begin, seconds) : begin + seconds;
     times_.busy[static_cast<size_t>(s.kind())] += seconds;
     if (options_.trace) trace_.push_back({name, phase_, s.kind(), begin, s.free_at});
   }
@@ -139,7 +163,8 @@ class SimDevice final : public Device {
   std::vector<std::string> phases_;
   std::map<std::string, int> phase_index_;
   int phase_ = 0;
-  double host_time_ = 0, processor_free_ = 0;
+  double host_time_ = 0;
+  Processor processor_;
   StreamTimes times_;
   std::vector<TraceSpan> trace_;
 };

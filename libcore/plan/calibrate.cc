@@ -76,7 +76,7 @@ class MeasuringStream final : public Stream {
     double seconds = 0, flops = 0, bytes = 0;
   };
   Sum& of(KernelClass c) { return sums[static_cast<size_t>(c)]; }
-  Sum sums[6];
+  Sum sums[kKernelClasses];
 
  private:
   ThreadPool pool_;

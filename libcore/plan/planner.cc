@@ -24,10 +24,18 @@ namespace {
 // What a run adds to the program as it stands at its start: stacks, scratch and allocator slack, and the code that oneDNN
 // generates where it multiplies. Both as measured on runs of the tiny preset.
 constexpr int64_t kRuntimeBytes = int64_t{9} << 20, kGeneratedCodeBytes = int64_t{8} << 20;
+// Attention to moved windows: places, weights and gathered keys of a tile, in each thread.
+constexpr int64_t kWindowScratchBytes = int64_t{2} << 20;
+
+bool has_windows(const ModelConfig& c) {
+  for (int64_t l = 0; l < c.layers; ++l)
+    if (c.attention.of_layer(l) == AttentionKind::kDsa) return true;
+  return false;
+}
 
 int64_t runtime_bytes(const PlanRequest& r) {
   const bool tiles = r.run.model.compute_dtype == RunConfig::ComputeDtype::kBf16 && tile_unit() != TileUnit::kNone;
-  return kRuntimeBytes + (tiles ? 0 : kGeneratedCodeBytes);
+  return kRuntimeBytes + (tiles ? 0 : kGeneratedCodeBytes) + (has_windows(r.model) ? kWindowScratchBytes : 0);
 }
 
 // Inputs that a sim device never reads.
@@ -85,8 +93,9 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   TrainStep step(*device, network, store, pipeline_options(r.run, r.model, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);
   const BatchShape shape = longest(r);
   const std::vector<MicroBatch> batches(static_cast<size_t>(r.max_microbatches), unread_batch(shape));
+  constexpr int kSteps = 3;
   double begin = 0;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kSteps; ++i) {
     stop.throw_if_requested();
     begin = device->now();
     device->take_times();
@@ -101,6 +110,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.bound_by = bound_by(t, p.waits, p.step_seconds, r.run.stream.async);
   if (r.trace) {
     p.trace = device->take_trace();
+    p.trace_step = {kSteps, begin, device->now(), p.waits.upload, p.waits.download, p.waits.optimizer, 0};
     p.phases = device->phases();
   }
   p.parameters = parameter_count(r.model);

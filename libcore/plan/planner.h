@@ -8,7 +8,7 @@
 #include "config/machine_config.h"
 #include "config/model_config.h"
 #include "config/run_config.h"
-#include "device/device.h"
+#include "device/trace.h"
 #include "model/layer.h"
 
 namespace megaslide {
@@ -51,7 +51,8 @@ struct Plan {
   std::vector<std::string> misfits;          // one line a limit that is passed
   std::vector<std::string> remedies;         // what makes it fit: settings, cheapest in step time first, then smaller clips
   bool fits() const { return misfits.empty(); }
-  std::vector<TraceSpan> trace;
+  std::vector<TraceSpan> trace;  // of one step
+  TraceStep trace_step;
   std::vector<std::string> phases;
 };
 

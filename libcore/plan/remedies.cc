@@ -75,6 +75,9 @@ bool rounded_masters(PlanRequest& r) {
   return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kBf16StochasticRounding) != RunConfig::Masters::kBf16StochasticRounding;
 }
 bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
+bool optimizer_on_host(PlanRequest& r) {
+  return std::exchange(r.run.optimizer.device, RunConfig::OptimizerDevice::kCpu) != RunConfig::OptimizerDevice::kCpu;
+}
 bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
 bool no_accumulation(PlanRequest& r) {
   r.run.train.gradient_accumulation_steps = 1;
@@ -84,6 +87,7 @@ bool no_accumulation(PlanRequest& r) {
 // Those that cost least come first; those that change what is learnt come last.
 const std::vector<Change>& all_changes() {
   static const std::vector<Change> changes{
+      {"optimizer.device=cpu", optimizer_on_host},
       {"stream.slots=2", two_slots},
       {"stream.stash=host", stash_on_host, true},
       {"stream.stash=recompute", recomputed_segments, true},

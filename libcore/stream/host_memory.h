@@ -1,15 +1,20 @@
 // Host memory of a run: whole pages, zero and already touched, so that a run does not find out later that memory is short.
+// Large pages where the kernel gives them, which it does within a mapping alone, so that none of this takes more than was
+// asked for; on machines with several memory nodes the pages alternate between them.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace megaslide {
 
+class ThreadPool;
+
 class HostMemory {
  public:
   // simulated: addresses without memory, for plans.
-  explicit HostMemory(bool simulated) : simulated_(simulated) {}
+  explicit HostMemory(bool simulated);
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -18,9 +23,13 @@ class HostMemory {
   void* allocate(int64_t bytes, int64_t& category);
 
  private:
+  void touch(void* memory, int64_t bytes);
+
   bool simulated_;
   std::vector<std::pair<void*, int64_t>> mappings_;
   uintptr_t next_virtual_ = uintptr_t{1} << 45;
+  std::vector<int> nodes_;
+  std::unique_ptr<ThreadPool> pool_;  // of those who touch; made for the first large slab
 };
 
 }  // namespace megaslide

@@ -34,7 +34,8 @@ struct Pipeline::Impl {
       allocations.push_back(device.allocate(bytes, name, category));
       return allocations.back();
     };
-    weights = std::make_unique<WeightSlots>(device, network, store, options.training, options.slots, std::move(hooks.before_upload), take);
+    weights = std::make_unique<WeightSlots>(device, network, store, options.training, options.slots, options.training && options.upload_again,
+                                            WeightSlots::Hooks{std::move(hooks.before_upload), std::move(hooks.updated_weights)}, take);
     if (options.training)
       gradients = std::make_unique<GradientReturn>(device, store, std::move(hooks.before_gradient), std::move(hooks.gradient_ready), take);
     const PassContext context{device, network, options, *weights, workspace, gradients ? gradients->sums() : nullptr,
@@ -109,9 +110,10 @@ struct Pipeline::Impl {
     pass->fetch(l);
     WeightSlot& slot = weights->layer(l);
     device.wait(device.compute(), slot.ready);
+    weights->load_again(l);
     gradients->clear(1 + l);
     pass->backward(batches, l);
-    slot.released = device.record(device.compute());
+    slot.released = weights->differentiated(l).released = device.record(device.compute());
     pass->release(l);
     // They may take the places of this layer's.
     weights->load_layer(next, next_backward, next_backward ? layers : l);

@@ -37,12 +37,18 @@ struct PipelineOptions {
   int64_t slab_frames = 0;
   bool input_gradients = false;     // also dlatent and dtext (probe)
   LossTerm loss = {};
+  // Other programs' schedule, to be measured against: the backward of a layer uses weights uploaded once more under its
+  // recomputation. 3L − S uploads instead of 2L − S, and a further slot.
+  bool upload_again = false;
 };
 
 struct PipelineHooks {
   // Queues what must happen before module's weights may be uploaded (its optimizer, its reading from disk); the upload
   // waits for the event. Once `released` has passed, nothing reads what was last uploaded into the same slot.
   std::function<Event(int module, const Event& released)> before_upload = {};
+  // Asked after `before_upload`: where in device memory the module's new weights are once all that is queued on the upload
+  // stream is done; nullptr: in host memory.
+  std::function<const void*(int module)> updated_weights = {};
   // The module's gradients may be written once the event has passed; not set: at once.
   std::function<Event(int module)> before_gradient = {};
   // The module's gradients are whole in host memory once `event` has passed.

@@ -32,7 +32,7 @@ class SlabPass final : public Pass {
   explicit SlabPass(const PassContext& context)
       : Pass(context, false), layers_(static_cast<int>(x_.network.layers.size())), slab_(x_.options.slab_frames), width_(x_.network.width),
         shared_(x_.device.shares_host_memory()), segment_(std::min(x_.options.stash.segment, layers_)), host_(x_.simulated) {
-    MS_CHECK(!x_.options.input_gradients);
+    MS_CHECK(!x_.options.input_gradients && !x_.options.upload_again);
     find_sizes();
     allocate_host();
     allocate_device();

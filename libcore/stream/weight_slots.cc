@@ -8,8 +8,9 @@
 namespace megaslide {
 
 WeightSlots::WeightSlots(Device& device, const Network& network, const HostStore& store, bool training, int slots,
-                         BeforeUpload before_upload, const TakeMemory& take)
-    : device_(device), store_(store), training_(training), layers_(static_cast<int>(network.layers.size())), before_upload_(std::move(before_upload)) {
+                         bool upload_again, Hooks hooks, const TakeMemory& take)
+    : device_(device), store_(store), training_(training), layers_(static_cast<int>(network.layers.size())), upload_again_(upload_again),
+      hooks_(std::move(hooks)) {
   const DType dtype = store.options().compute_dtype;
   const auto packed = [&](const Module& m) { return m.packed_bytes(dtype, training); };
   const auto make = [&](int64_t elements, int64_t packed_bytes, const std::string& name) {
@@ -26,6 +27,7 @@ WeightSlots::WeightSlots(Device& device, const Network& network, const HostStore
     bytes = std::max(bytes, packed(*l));
   }
   for (int i = 0; i < std::min(slots, layers_); ++i) slots_.push_back(make(elements, bytes, fmt::format("weight slot {}", i)));
+  if (upload_again) again_ = make(elements, bytes, "weights once more");
 }
 
 Event WeightSlots::permission(int module, const Event& released) {
@@ -33,7 +35,7 @@ Event WeightSlots::permission(int module, const Event& released) {
     announced_ = -1;
     return announced_event_;
   }
-  return before_upload_ ? before_upload_(module, released) : Event{};
+  return hooks_.before_upload ? hooks_.before_upload(module, released) : Event{};
 }
 
 void WeightSlots::announce_layer(int l) {
@@ -49,12 +51,17 @@ void WeightSlots::load(WeightSlot& slot, int index, bool backward) {
   const Module& module = *store_.module(index).module;
   const DType dtype = store_.options().compute_dtype;
   Stream& s = device_.upload();
+  // What the hook queues on this stream need not wait for the slot.
+  const Event permitted = slot.module == index ? Event{} : permission(index, slot.released);
   device_.wait(s, slot.released);
   if (slot.module != index) {
-    device_.wait(s, permission(index, slot.released));
+    const void* updated = hooks_.updated_weights ? hooks_.updated_weights(index) : nullptr;
+    if (!updated) device_.wait(s, permitted);
     const void* host = store_.module(index).weights;
+    const int64_t bytes = module.layout().elements * dtype_bytes(dtype);
     slot.raw = slot.buffer ? slot.buffer : host;
-    if (slot.buffer) device_.copy(s, slot.buffer, host, module.layout().elements * dtype_bytes(dtype), CopyKind::kUpload, "upload weights");
+    if (updated) device_.copy(s, slot.buffer, updated, bytes, CopyKind::kWithinDevice, "new weights");
+    else if (slot.buffer) device_.copy(s, slot.buffer, host, bytes, CopyKind::kUpload, "upload weights");
     if (index >= 1 && index <= layers_) ++uploads_;
   }
   if (slot.packed) module.pack(s, dtype, for_backward, slot.raw, slot.packed);
@@ -66,6 +73,12 @@ void WeightSlots::load(WeightSlot& slot, int index, bool backward) {
 void WeightSlots::load_layer(int l, bool backward, int end) {
   if (l < 0 || l >= end) return;
   load(layer(l), 1 + l, backward || l + static_cast<int>(slots_.size()) >= end);
+}
+
+void WeightSlots::load_again(int l) {
+  if (!upload_again_) return;
+  again_.module = -1;
+  load(again_, 1 + l, true);
 }
 
 void WeightSlots::invalidate() {

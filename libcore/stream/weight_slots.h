@@ -28,20 +28,28 @@ struct WeightSlot {
 
 class WeightSlots {
  public:
-  // As PipelineHooks::before_upload; may be empty.
-  using BeforeUpload = std::function<Event(int module, const Event& released)>;
-  WeightSlots(Device& device, const Network& network, const HostStore& store, bool training, int slots, BeforeUpload before_upload,
+  // As in PipelineHooks; may be empty.
+  struct Hooks {
+    std::function<Event(int module, const Event& released)> before_upload;
+    std::function<const void*(int module)> updated_weights;
+  };
+  // upload_again: as in PipelineOptions.
+  WeightSlots(Device& device, const Network& network, const HostStore& store, bool training, int slots, bool upload_again, Hooks hooks,
               const TakeMemory& take);
 
   WeightSlot& embedding() { return embedding_; }
   WeightSlot& head() { return head_; }
   WeightSlot& layer(int l) { return slots_[static_cast<size_t>(l) % slots_.size()]; }
+  // Whose weights the backward of layer l reads after its recomputation.
+  WeightSlot& differentiated(int l) { return upload_again_ ? again_ : layer(l); }
 
   void load_embedding() { load(embedding_, 0, true); }
   void load_head() { load(head_, layers_ + 1, true); }
   // Nothing where l is not below `end` or below 0. A forward through layers below `end` leaves its last S of them for the
   // backward, so those are packed for both at once.
   void load_layer(int l, bool backward, int end);
+  // The weights that differentiated() names, where they are others than the layer's.
+  void load_again(int l);
   // What must happen before layer l can be uploaded begins; the upload itself is queued by load_layer().
   void announce_layer(int l);
   // Weights in host memory have changed.
@@ -56,9 +64,10 @@ class WeightSlots {
   const HostStore& store_;
   bool training_;
   int layers_;
-  BeforeUpload before_upload_;
+  bool upload_again_;
+  Hooks hooks_;
   std::vector<WeightSlot> slots_;
-  WeightSlot embedding_, head_;
+  WeightSlot embedding_, head_, again_;
   int announced_ = -1;  // module
   Event announced_event_;
   int64_t uploads_ = 0;

@@ -98,10 +98,11 @@ class WholePass final : public Pass {
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro_[a];
       const float* input = stash_->at(static_cast<int>(a), l);
-      const LayerCall with = layer_call(l, batches[a], m);
       const Conditioning conditioning{m.context, m.modulation, m.dcontext, m.dmodulation};
-      layer.forward(with, conditioning, input, recomputed_, saved_);
-      layer.backward(with, conditioning, input, saved_, m.dtokens, m.dtokens, x_.gradient);
+      layer.forward(layer_call(x_.weights.layer(l), batches[a], m), conditioning, input, recomputed_, saved_);
+      const WeightSlot& slot = x_.weights.differentiated(l);
+      x_.device.wait(x_.device.compute(), slot.ready);
+      layer.backward(layer_call(slot, batches[a], m), conditioning, input, saved_, m.dtokens, m.dtokens, x_.gradient);
     }
   }
 
@@ -148,8 +149,8 @@ class WholePass final : public Pass {
     n.embedding->tokens_backward(with, any, any, if_probed, any);
   }
 
-  LayerCall layer_call(int l, const MicroBatch& b, const MicroBuffers& m) const {
-    LayerCall c = call(x_.weights.layer(l), b.shape);
+  LayerCall layer_call(const WeightSlot& slot, const MicroBatch& b, const MicroBuffers& m) const {
+    LayerCall c = call(slot, b.shape);
     if (b.shots) c.t_lo = m.shots, c.t_hi = m.shots + b.shape.batch * b.shape.frames;
     c.displacement = m.displacement;
     return c;
@@ -175,7 +176,7 @@ class WholePass final : public Pass {
   void forward(Batches batches, int l, In&& input, Out&& output) {
     for (size_t a = 0; a < batches.size(); ++a) {
       MicroBuffers& m = micro_[a];
-      x_.network.layers[static_cast<size_t>(l)]->forward(layer_call(l, batches[a], m), {m.context, m.modulation, nullptr, nullptr},
+      x_.network.layers[static_cast<size_t>(l)]->forward(layer_call(x_.weights.layer(l), batches[a], m), {m.context, m.modulation, nullptr, nullptr},
                                                          input(static_cast<int>(a)), output(static_cast<int>(a)), nullptr);
     }
   }

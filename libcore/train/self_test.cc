@@ -26,6 +26,7 @@ struct Variant {
   MasterCodec masters = MasterCodec::kSplit;
   MomentCodec moments = MomentCodec::kFp32;
   StashOptions stash = {};
+  bool on_device = false;
   double jitter = 0;
   bool resume = false;
   int64_t slab_frames = 0;
@@ -102,7 +103,7 @@ class Runner {
     pipeline.max_microbatches = kMicrobatches;
     pipeline.stash = v.stash;
     pipeline.slab_frames = v.slab_frames;
-    TrainStep step(*device, network_, store, pipeline, {}, from);
+    TrainStep step(*device, network_, store, pipeline, {.on_device = v.on_device}, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
       std::vector<MicroBatch> views;
@@ -167,6 +168,8 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "inputs of layers on the host = on the device", .threads = n, .stash = {StashPlace::kHost, 1}},
       {.name = "segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kDevice, 2}},
       {.name = "segments on the host = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}},
+      {.name = "optimizer on the device = on the host", .threads = n, .on_device = true},
+      {.name = "optimizer on a sharing device = on the host", .threads = n, .link = LinkKind::kShared, .on_device = true},
       {.name = "resumed = uninterrupted", .threads = n, .resume = true},
   };
   for (int i = 0; i < options.jitter_runs; ++i)

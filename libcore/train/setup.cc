@@ -64,7 +64,8 @@ HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
 
 OptimizerOptions optimizer_options(const RunConfig& run) {
   return {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay,
-          run.train.max_grad_norm, clip_mode(run), static_cast<uint64_t>(run.train.seed)};
+          run.train.max_grad_norm, clip_mode(run), static_cast<uint64_t>(run.train.seed),
+          run.optimizer.device == RunConfig::OptimizerDevice::kDevice};
 }
 
 PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling,

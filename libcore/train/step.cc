@@ -1,6 +1,7 @@
 #include "train/step.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "kernels/adamw/adamw.h"
@@ -22,8 +23,10 @@ TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, P
   pipeline.training = true;
   PipelineHooks hooks;
   hooks.gradient_ready = [this](int m, const Event& e) { gradient_ready(m, e); };
+  if (optimizer.on_device) device_optimizer_ = std::make_unique<DeviceOptimizer>(device, store);
   if (exact()) hooks.before_upload = [this](int m, const Event&) { return update(m); };
-  else hooks.before_gradient = [this](int m) { return slab_free_[static_cast<size_t>(m) % slab_free_.size()]; };
+  if (exact() && optimizer.on_device) hooks.updated_weights = [this](int m) { return device_optimizer_->take_weights(m); };
+  if (!exact()) hooks.before_gradient = [this](int m) { return slab_free_[static_cast<size_t>(m) % slab_free_.size()]; };
   pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline), std::move(hooks));
 }
 
@@ -36,6 +39,7 @@ void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate)
   alone_ = {};
   pipeline_->invalidate_weights();
   backward_done_ = pipeline_->train(batches);
+  if (device_optimizer_) device_.wait(device_.host(), device_optimizer_->last());
   device_.host().enqueue("step end", {KernelClass::kHost, 0, 0}, [this] { ended_ = device_.now(); });
   norms_done_ = device_.record(device_.host());
 }
@@ -52,8 +56,7 @@ void TrainStep::gradient_ready(int module, const Event& event) {
                });
   if (exact()) return;
   device_.wait(host, pipeline_->losses_ready());
-  enqueue_adamw(module, learning_rate_, updates_ + 1);
-  slab_free_[static_cast<size_t>(module) % slab_free_.size()] = device_.record(host);
+  slab_free_[static_cast<size_t>(module) % slab_free_.size()] = enqueue_adamw(module, learning_rate_, updates_ + 1);
 }
 
 bool TrainStep::decide_alone(int module, float& clip) {
@@ -99,39 +102,47 @@ StepResult TrainStep::finish() {
 Event TrainStep::update(int module) {
   if (!due_[static_cast<size_t>(module)]) return {};
   due_[static_cast<size_t>(module)] = false;
-  enqueue_adamw(module, pending_rate_, updates_);
-  return device_.record(device_.host());
+  return enqueue_adamw(module, pending_rate_, updates_);
 }
 
-void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) {
+Event TrainStep::enqueue_on_device(int module, const AdamWStep& step) {
+  if (exact()) {
+    device_optimizer_->factor(module) = step.clip;
+    return device_optimizer_->update(module, step, {});
+  }
+  device_.host().enqueue("clip", {KernelClass::kHost, 0, 0}, [this, module, clip = step.clip]() mutable {
+    device_optimizer_->factor(module) = decide_alone(module, clip) ? clip : std::numeric_limits<float>::quiet_NaN();
+  });
+  return device_optimizer_->update(module, step, device_.record(device_.host()));
+}
+
+Event TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) {
   Stream& host = device_.host();
   ModuleState& s = store_.module(module);
   const int64_t n = s.module->layout().elements;
   const HostStoreOptions& o = store_.options();
-  const AdamWState codecs = store_.optimizer_state(module, 0);
-  const double bytes = update_bytes_each(codecs.masters, codecs.moments, dtype_bytes(o.gradients), codecs.w != nullptr) * static_cast<double>(n);
   AdamWStep step;
+  step.learning_rate = learning_rate;
+  step.weight_decay = optimizer_.weight_decay;
   step.beta1 = optimizer_.beta1;
   step.beta2 = optimizer_.beta2;
   step.eps = optimizer_.eps;
   step.step = number;
   step.clip = clip_;
   step.seed = optimizer_.seed;
-  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module, learning_rate]() mutable {
+  if (device_optimizer_) return enqueue_on_device(module, step);
+  const AdamWState codecs = store_.optimizer_state(module, 0);
+  const double bytes = update_bytes_each(codecs.masters, codecs.moments, dtype_bytes(o.gradients), codecs.w != nullptr) * static_cast<double>(n);
+  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module]() mutable {
     if (!exact() && !decide_alone(module, step.clip)) return;
     const auto& params = s.module->params();
-    const ParamLayout& layout = s.module->layout();
+    const DType dtype = store_.options().gradients;
     for (size_t i = 0; i < params.size(); ++i) {
-      AdamWStep p = step;
-      p.learning_rate = learning_rate * params[i].learning_rate_scale;
-      p.weight_decay = params[i].decay ? optimizer_.weight_decay : 0;
-      const int64_t at = layout.offset[i], count = element_count(params[i].shape);
-      const DType dtype = store_.options().gradients;
-      const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);
-      p.first = static_cast<uint64_t>(module) << 40 | static_cast<uint64_t>(at);
-      adamw_update(host.pool(), store_.optimizer_state(module, i), g, dtype, count, p);
+      const void* g = static_cast<const std::byte*>(s.gradient) + s.module->layout().offset[i] * dtype_bytes(dtype);
+      adamw_update(host.pool(), store_.optimizer_state(module, i), g, dtype, element_count(params[i].shape), parameter_step(step, s, module, i));
     }
   });
+  return device_.record(host);
 }
 
 void TrainStep::drain() {
@@ -139,6 +150,7 @@ void TrainStep::drain() {
   for (int m = 0; m < store_.modules(); ++m) {
     const Event e = update(m);
     if (e.state()) last = e;
+    if (device_optimizer_) device_optimizer_->take_weights(m);
   }
   device_.synchronize(last);
   pipeline_->invalidate_weights();

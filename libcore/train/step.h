@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stream/pipeline.h"
+#include "train/device_optimizer.h"
 
 namespace megaslide {
 
@@ -24,6 +25,7 @@ struct OptimizerOptions {
   double max_grad_norm = 1.0;
   ClipMode clip = ClipMode::kExact;
   uint64_t seed = 0;  // of stochastic rounding
+  bool on_device = false;  // the state goes to the device and back for it: train/device_optimizer.h
 };
 
 // Gradient slabs of a run (HostStoreOptions::gradient_slots): one is filled, one is on its way, one is used.
@@ -63,7 +65,8 @@ class TrainStep {
  private:
   Event update(int module);
   void gradient_ready(int module, const Event& event);
-  void enqueue_adamw(int module, double learning_rate, int64_t step);
+  Event enqueue_adamw(int module, double learning_rate, int64_t step);
+  Event enqueue_on_device(int module, const AdamWStep& step);
   // On the host stream: whether a module may be updated by its own gradients alone, and by which factor on them.
   bool decide_alone(int module, float& clip);
   bool exact() const { return optimizer_.clip == ClipMode::kExact; }
@@ -71,6 +74,7 @@ class TrainStep {
   Device& device_;
   HostStore& store_;
   OptimizerOptions optimizer_;
+  std::unique_ptr<DeviceOptimizer> device_optimizer_;  // not set: on the host
   std::unique_ptr<Pipeline> pipeline_;
   int64_t updates_;
   double learning_rate_ = 0, pending_rate_ = 0;

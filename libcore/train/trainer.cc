@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "config/load.h"
+#include "device/trace.h"
 #include "diffusion/video_sampler.h"
 #include "io/open_model.h"
 #include "model/wan.h"
@@ -110,9 +111,11 @@ class Trainer {
     while (state_.step < last && !options_.stop.requested()) {
       const std::vector<HostBatch> batches = std::move(next);
       StepMetrics m = issue_and_wait(batches, last, next);
-      m.seconds = device_->now() - boundary;
-      boundary = device_->now();
+      const double begun = std::exchange(boundary, device_->now());
+      m.seconds = boundary - begun;
       finish_metrics(m, batches);
+      if (!options_.trace_path.empty())
+        trace_steps_.push_back({m.step, begun, boundary, m.wait_upload, m.wait_download, m.wait_optimizer, m.wait_data});
       if (validation_due(last)) m.validation_loss = validate();
       metrics_->write(m);
       if (on_step) on_step(m);
@@ -311,7 +314,7 @@ class Trainer {
     // A signal may arrive just after the last look at the token.
     if (summary_.stopped && saved_step_ != state_.step && state_.step > summary_.resumed_from) checkpoint();
     draw_losses();
-    if (!options_.trace_path.empty()) write_file_atomic(options_.trace_path, trace_json(device_->take_trace(), device_->phases(), "finetune"));
+    if (!options_.trace_path.empty()) write_file_atomic(options_.trace_path, trace_json(device_->take_trace(), trace_steps_, device_->phases(), "finetune"));
     summary_.last_step = state_.step;
     summary_.first_loss = mean_of_end(losses_, true);
     summary_.last_loss = mean_of_end(losses_, false);
@@ -347,6 +350,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   TrainSummary summary_;
   std::vector<double> losses_, seconds_;
+  std::vector<TraceStep> trace_steps_;
   int64_t tokens_ = 0, skipped_in_a_row_ = 0, saved_step_ = -1;
 };
 

@@ -186,7 +186,7 @@ TEST(RunConfig, DigestIsOfWhatAStepComputes) {
 
 TEST(RunConfig, UnsupportedSettingsAreNamedTogether) {
   EXPECT_NO_THROW(reject_unsupported(make_run_config({})));
-  for (const char* set : {"optimizer.device=device", "stream.tier=nvme", "stream.slabs=4"})
+  for (const char* set : {"stream.tier=nvme", "stream.slabs=4"})
     EXPECT_THROW(reject_unsupported(make_run_config({set})), Error) << set;
   try {
     reject_unsupported(make_run_config({"optimizer.masters=bf16-sr", "model.compute_dtype=fp32", "stream.tier=nvme"}));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/arena.h"
+#include "device/trace.h"
 
 namespace megaslide {
 namespace {
@@ -169,7 +170,7 @@ TEST(CpuDevice, WaitsAreAttributedToTheirSource) {
   const auto trace = d->take_trace();
   ASSERT_EQ(trace.size(), 2u);
   EXPECT_STREQ(trace[0].name, "slow upload");
-  const std::string json = trace_json(trace, d->phases(), "test \"run\"");
+  const std::string json = trace_json(trace, {}, d->phases(), "test \"run\"");
   EXPECT_NE(json.find("\\\"run\\\""), std::string::npos);
 }
 
@@ -214,6 +215,28 @@ TEST(SimDevice, OverlapAndContentionByTheClock) {
   d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 1e9}, nullptr);
   d->synchronize();
   EXPECT_DOUBLE_EQ(d->now(), 2) << "one processor does one thing at a time";
+}
+
+// What is issued later may begin earlier, and takes what is left free.
+TEST(SimDevice, AWaitingTaskDoesNotHoldTheProcessor) {
+  SimDeviceOptions o;
+  o.rates.gemm = o.rates.optimizer_bytes = 1e9;
+  o.rates.unified = true;
+  o.link = LinkKind::kEmulated;
+  o.bandwidth = 1e9;
+  for (const double work : {0.5, 1.0, 1.5, 2.0}) {
+    auto d = make_sim_device(o);
+    d->copy(d->upload(), nullptr, nullptr, 1000000000, CopyKind::kUpload, "upload");
+    d->wait(d->compute(), d->record(d->upload()));
+    d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+    d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, work * 1e9}, nullptr);
+    d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 0.25e9}, nullptr);
+    d->synchronize();
+    EXPECT_DOUBLE_EQ(d->now(), std::max(2.0, 1 + work + 0.25)) << work;
+    d->compute().enqueue("gemm", {KernelClass::kGemm, 1e9, 0}, nullptr);
+    d->synchronize();
+    EXPECT_DOUBLE_EQ(d->now(), std::max(2.0, 1 + work + 0.25) + 1) << "what is over is forgotten";
+  }
 }
 
 TEST(SimDevice, SameArenaAsCpu) {
