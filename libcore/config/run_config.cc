@@ -64,7 +64,6 @@ void reject_unsupported(const RunConfig& run) {
   reject(run.optimizer.device == R::OptimizerDevice::kDevice, "optimizer.device: device", "cpu");
   reject(run.optimizer.masters == R::Masters::kBf16StochasticRounding && run.model.compute_dtype == R::ComputeDtype::kFp32,
          "optimizer.masters: bf16-sr with model.compute_dtype: fp32", "bf16-sr with bf16, split or fp32 with either");
-  reject(run.stream.tier == R::Tier::kNvme, "stream.tier: nvme", "ram");
   reject(run.stream.slabs > 0, "stream.slabs: a number of frames", "auto, off");
   throw_listed("the configuration asks for what this version cannot run:", lines, "change the keys named above, in the file or with --set");
 }

@@ -60,6 +60,11 @@ bool rounded_masters(PlanRequest& r) {
   if (r.run.model.compute_dtype != RunConfig::ComputeDtype::kBf16) return false;
   return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kBf16StochasticRounding) != RunConfig::Masters::kBf16StochasticRounding;
 }
+// Only where the disk's space is known: fill_limits() then says whether the state has room there.
+bool state_on_disk(PlanRequest& r) {
+  if (!r.machine.disk_bytes) return false;
+  return std::exchange(r.run.stream.tier, RunConfig::Tier::kNvme) != RunConfig::Tier::kNvme;
+}
 bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
 bool two_slots(PlanRequest& r) { return std::exchange(r.run.stream.slots, 2) != 2; }
 bool no_accumulation(PlanRequest& r) {
@@ -73,6 +78,7 @@ const std::vector<Change>& all_changes() {
       {"stream.slots=2", two_slots},
       {"stream.stash=host", stash_on_host, true},
       {"stream.stash=recompute", recomputed_segments, true},
+      {"stream.tier=nvme", state_on_disk},
       {"optimizer.masters=split", split_masters},
       {"optimizer.gradients=bf16", bf16_gradients},
       {"optimizer.moments=int8", int8_moments},

@@ -44,7 +44,9 @@ void load_state(HostStore& store, const ModelDirectory& directory, ThreadPool& p
   const bool streamed = store.options().streamed_slots > 0;
   for (int m = 0; m < store.modules(); m += streamed ? store.modules() - 1 : 1) {
     const SafetensorsFile file = directory.part(m - 1);
-    for (size_t i = 0; i < store.module(m).module->params().size(); ++i) load_parameter(store, m, i, file, pool, moments);
+    store.change_module(m, [&](ModuleState& s) {
+      for (size_t i = 0; i < s.module->params().size(); ++i) load_parameter(store, m, i, file, pool, moments);
+    });
   }
 }
 

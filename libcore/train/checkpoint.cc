@@ -78,8 +78,7 @@ struct StoredTensor {
 };
 
 // Parameter by parameter: weight, master, moments.
-std::vector<StoredTensor> stored_tensors(const HostStore& store, int module) {
-  const ModuleState& s = store.module(module);
+std::vector<StoredTensor> stored_tensors(const HostStore& store, const ModuleState& s) {
   std::vector<StoredTensor> all;
   const auto& params = s.module->params();
   for (size_t i = 0; i < params.size(); ++i) {
@@ -190,7 +189,7 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
 int64_t checkpoint_bytes(const HostStore& store) {
   int64_t bytes = 0;
   for (int m = 0; m < store.modules(); ++m)
-    for (const auto& t : stored_tensors(store, m))
+    for (const auto& t : stored_tensors(store, store.module(m)))
       bytes += element_count(t.entry.shape) * dtype_bytes(t.entry.dtype);
   return bytes;
 }
@@ -240,16 +239,17 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
     writer.set_source(like.source);
     writer.set_state(to_json(state));
     pool.parallel_for(store.modules(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        const auto tensors = stored_tensors(store, static_cast<int>(m));
-        std::vector<SafetensorsEntry> entries;
-        for (const auto& t : tensors) entries.push_back(t.entry);
-        const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
-        writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
-          sink({static_cast<const std::byte*>(tensors[i].data),
-                static_cast<size_t>(element_count(entries[i].shape) * dtype_bytes(entries[i].dtype))});
+      for (int64_t m = begin; m < end; ++m)
+        store.read_module(static_cast<int>(m), [&](const ModuleState& s) {
+          const auto tensors = stored_tensors(store, s);
+          std::vector<SafetensorsEntry> entries;
+          for (const auto& t : tensors) entries.push_back(t.entry);
+          const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
+          writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
+            sink({static_cast<const std::byte*>(tensors[i].data),
+                  static_cast<size_t>(element_count(entries[i].shape) * dtype_bytes(entries[i].dtype))});
+          });
         });
-      }
     });
     writer.commit();
   }
@@ -310,12 +310,12 @@ RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& 
   return parse_run_state(directory.manifest().state, path);
 }
 
-std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool) {
-  StateHasher hasher;
+namespace {
+
+void hash_module(StateHasher& hasher, const HostStore& store, int m, ThreadPool& pool) {
   std::vector<float> p, first, second;
   std::vector<uint16_t> w;
-  for (int m = 0; m < store.modules(); ++m) {
-    const ModuleState& s = store.module(m);
+  store.read_module(m, [&](const ModuleState& s) {
     const auto& params = s.module->params();
     for (size_t i = 0; i < params.size(); ++i) {
       const int64_t at = s.module->layout().offset[i];
@@ -333,7 +333,14 @@ std::string state_hash(const HostStore& store, const RunState& state, ThreadPool
       store.read_moments(pool, m, i, first.data(), second.data());
       hasher.add_tensor(s.prefix + params[i].name, w, p, first, second);
     }
-  }
+  });
+}
+
+}  // namespace
+
+std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool) {
+  StateHasher hasher;
+  for (int m = 0; m < store.modules(); ++m) hash_module(hasher, store, m, pool);
   hasher.add_step(static_cast<uint64_t>(state.updates), generator_text(state));
   return hasher.hex();
 }

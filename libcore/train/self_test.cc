@@ -28,6 +28,8 @@ struct Variant {
   StashOptions stash = {};
   double jitter = 0;
   bool resume = false;
+  bool on_disk = false;
+  ClipMode clip = ClipMode::kExact;
 };
 
 HostBatch random_batch(const ModelConfig& config, int64_t step, int micro) {
@@ -73,23 +75,27 @@ class Runner {
   }
 
  private:
-  static HostStoreOptions store_options(const Variant& v) {
+  HostStoreOptions store_options(const Variant& v) const {
     HostStoreOptions o{DType::kBF16, true, v.masters, DType::kBF16, false};
     o.moments = v.moments;
+    o.gradient_slots = gradient_slots(v.clip);
+    o.on_disk = v.on_disk;
+    o.tier_path = options_.scratch_dir;
+    o.slots = v.slots;
     return o;
   }
   ThreadPool& pool(const Variant&) const { return pool_; }
 
   void start(HostStore& store) const {
-    for (int m = 0; m < store.modules(); ++m) {
-      const ModuleState& s = store.module(m);
-      for (size_t i = 0; i < s.module->params().size(); ++i) {
-        const ParamSpec& spec = s.module->params()[i];
-        std::vector<float> p(static_cast<size_t>(element_count(spec.shape)));
-        fill_initial(p, spec, 3, static_cast<uint64_t>(m) << 32 | i);
-        store.write_master(pool_, m, s.module->layout().offset[i], static_cast<int64_t>(p.size()), p.data());
-      }
-    }
+    for (int m = 0; m < store.modules(); ++m)
+      store.change_module(m, [&](ModuleState& s) {
+        for (size_t i = 0; i < s.module->params().size(); ++i) {
+          const ParamSpec& spec = s.module->params()[i];
+          std::vector<float> p(static_cast<size_t>(element_count(spec.shape)));
+          fill_initial(p, spec, 3, static_cast<uint64_t>(m) << 32 | i);
+          store.write_master(pool_, m, s.module->layout().offset[i], static_cast<int64_t>(p.size()), p.data());
+        }
+      });
   }
 
   // Steps (from, to] on `store`; returns the state after them.
@@ -100,7 +106,9 @@ class Runner {
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
     pipeline.max_microbatches = kMicrobatches;
     pipeline.stash = v.stash;
-    TrainStep step(*device, network_, store, pipeline, {}, from);
+    OptimizerOptions optimizer;
+    optimizer.clip = v.clip;
+    TrainStep step(*device, network_, store, pipeline, optimizer, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
       std::vector<MicroBatch> views;
@@ -154,6 +162,7 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kDevice, 2}},
       {.name = "segments on the host = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}},
       {.name = "resumed = uninterrupted", .threads = n, .resume = true},
+      {.name = "nvme tier = ram tier", .threads = n, .on_disk = true},
   };
   for (int i = 0; i < options.jitter_runs; ++i)
     variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
@@ -163,6 +172,8 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
     report(all.back());
   };
   for (const Variant& v : variants) compare(v, expected);
+  const std::string by_layer = runner.run({.name = "sync", .async = false, .clip = ClipMode::kLayer});
+  compare({.name = "clipped by layer: nvme tier = ram tier", .threads = n, .on_disk = true, .clip = ClipMode::kLayer}, by_layer);
   // Lossy codecs have states of their own, as well defined.
   for (const auto& [masters, moments, name] : {std::tuple{MasterCodec::kSplit, MomentCodec::kInt8, "int8 moments"},
                                                {MasterCodec::kBf16Sr, MomentCodec::kBf16, "bf16-sr masters, bf16 moments"}}) {

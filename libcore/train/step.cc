@@ -16,14 +16,16 @@ float clip_factor(double max_norm, double norm) {
 
 TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, PipelineOptions pipeline, OptimizerOptions optimizer,
                      int64_t updates)
-    : device_(device), store_(store), optimizer_(optimizer), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
+    : device_(device), store_(store), optimizer_(optimizer), traffic_(device, store, optimizer.clip != ClipMode::kExact), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
       squared_norms_(static_cast<size_t>(store.modules()), 0), slab_free_(static_cast<size_t>(store.options().gradient_slots)) {
   MS_CHECK(store.options().gradient_slots == gradient_slots(optimizer.clip));
   pipeline.training = true;
   PipelineHooks hooks;
   hooks.gradient_ready = [this](int m, const Event& e) { gradient_ready(m, e); };
-  if (exact()) hooks.before_upload = [this](int m, const Event&) { return update(m); };
-  else hooks.before_gradient = [this](int m) { return slab_free_[static_cast<size_t>(m) % slab_free_.size()]; };
+  hooks.before_upload = [this](int m, const Event& released) { return update(m, released); };
+  hooks.before_gradient = [this](int m) {
+    return exact() ? traffic_.before_gradient(m) : slab_free_[static_cast<size_t>(m) % slab_free_.size()];
+  };
   pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline), std::move(hooks));
 }
 
@@ -36,6 +38,7 @@ void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate)
   alone_ = {};
   pipeline_->invalidate_weights();
   backward_done_ = pipeline_->train(batches);
+  traffic_.flush();
   device_.host().enqueue("step end", {KernelClass::kHost, 0, 0}, [this] { ended_ = device_.now(); });
   norms_done_ = device_.record(device_.host());
 }
@@ -50,10 +53,12 @@ void TrainStep::gradient_ready(int module, const Event& event) {
                [this, &host, module, n, dtype, gradient = s.gradient] {
                  squared_norms_[static_cast<size_t>(module)] = squared_norm(host.pool(), gradient, dtype, n);
                });
-  if (exact()) return;
+  if (exact()) return traffic_.gradient_used(module, device_.record(host));
+  device_.wait(host, traffic_.fetch_rest(module));
   device_.wait(host, pipeline_->losses_ready());
   enqueue_adamw(module, learning_rate_, updates_ + 1);
-  slab_free_[static_cast<size_t>(module) % slab_free_.size()] = device_.record(host);
+  const Event updated = slab_free_[static_cast<size_t>(module) % slab_free_.size()] = device_.record(host);
+  traffic_.updated(module, updated);
 }
 
 bool TrainStep::decide_alone(int module, float& clip) {
@@ -96,19 +101,22 @@ StepResult TrainStep::finish() {
   return r;
 }
 
-Event TrainStep::update(int module) {
-  if (!due_[static_cast<size_t>(module)]) return {};
+Event TrainStep::update(int module, const Event& released) {
+  if (!due_[static_cast<size_t>(module)]) return traffic_.fetch_weights(module, released);
   due_[static_cast<size_t>(module)] = false;
+  device_.wait(device_.host(), traffic_.fetch_all(module, released));
   enqueue_adamw(module, pending_rate_, updates_);
-  return device_.record(device_.host());
+  const Event updated = device_.record(device_.host());
+  traffic_.updated(module, updated);
+  return updated;
 }
 
 void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) {
   Stream& host = device_.host();
-  ModuleState& s = store_.module(module);
+  const ModuleState s = store_.module(module);  // as it is now: of a layer on disk the next call may place it elsewhere
   const int64_t n = s.module->layout().elements;
   const HostStoreOptions& o = store_.options();
-  const AdamWState codecs = store_.optimizer_state(module, 0);
+  const AdamWState codecs = optimizer_state(o, s, 0);
   const double bytes = update_bytes_each(codecs.masters, codecs.moments, dtype_bytes(o.gradients), codecs.w != nullptr) * static_cast<double>(n);
   AdamWStep step;
   step.beta1 = optimizer_.beta1;
@@ -117,7 +125,7 @@ void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) 
   step.step = number;
   step.clip = clip_;
   step.seed = optimizer_.seed;
-  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module, learning_rate]() mutable {
+  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, s, step, module, learning_rate]() mutable {
     if (!exact() && !decide_alone(module, step.clip)) return;
     const auto& params = s.module->params();
     const ParamLayout& layout = s.module->layout();
@@ -129,18 +137,17 @@ void TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) 
       const DType dtype = store_.options().gradients;
       const void* g = static_cast<const std::byte*>(s.gradient) + at * dtype_bytes(dtype);
       p.first = static_cast<uint64_t>(module) << 40 | static_cast<uint64_t>(at);
-      adamw_update(host.pool(), store_.optimizer_state(module, i), g, dtype, count, p);
+      adamw_update(host.pool(), optimizer_state(store_.options(), s, i), g, dtype, count, p);
     }
   });
 }
 
 void TrainStep::drain() {
   Event last;
-  for (int m = 0; m < store_.modules(); ++m) {
-    const Event e = update(m);
-    if (e.state()) last = e;
-  }
+  for (int m = 0; m < store_.modules(); ++m)
+    if (due_[static_cast<size_t>(m)]) last = update(m, {});
   device_.synchronize(last);
+  device_.synchronize(traffic_.flush());
   pipeline_->invalidate_weights();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stream/pipeline.h"
+#include "stream/state_traffic.h"
 
 namespace megaslide {
 
@@ -61,7 +62,7 @@ class TrainStep {
   const std::vector<double>& squared_norms() const { return squared_norms_; }
 
  private:
-  Event update(int module);
+  Event update(int module, const Event& released);
   void gradient_ready(int module, const Event& event);
   void enqueue_adamw(int module, double learning_rate, int64_t step);
   // On the host stream: whether a module may be updated by its own gradients alone, and by which factor on them.
@@ -71,6 +72,7 @@ class TrainStep {
   Device& device_;
   HostStore& store_;
   OptimizerOptions optimizer_;
+  StateTraffic traffic_;
   std::unique_ptr<Pipeline> pipeline_;
   int64_t updates_;
   double learning_rate_ = 0, pending_rate_ = 0;

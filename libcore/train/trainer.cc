@@ -234,6 +234,7 @@ class Trainer {
     m.wait_upload = t.wait_upload();
     m.wait_download = t.wait_download();
     m.wait_optimizer = t.wait_optimizer();
+    m.wait_disk = t.wait_disk();
     const ResidentMemory memory = resident_memory();
     m.host_rss_bytes = memory.now;
     m.host_peak_bytes = memory.peak;
