@@ -9,7 +9,12 @@ namespace {
 // The fractional parts of √2, √3, √5 and √7, made odd.
 constexpr uint64_t kFactors[4] = {0x6A09E667F3BCC909, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1};
 
-uint64_t step(uint64_t lane, uint64_t word, uint64_t factor) { return std::rotl(lane ^ word, 29) * factor; }
+constexpr uint64_t kWordFactor = 0x510E527FADE682D1;  // the same of √11
+
+uint64_t step(uint64_t lane, uint64_t word, uint64_t factor) {
+  const uint64_t x = word * kWordFactor;
+  return std::rotl(lane ^ x ^ (x >> 32), 29) * factor;
+}
 
 uint64_t word_at(const std::byte* p) {
   uint64_t word;

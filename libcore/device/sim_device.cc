@@ -1,6 +1,7 @@
 // The `sim` device: the schedule without memory and without arithmetic, on a discrete-event clock.
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "device/arena.h"
@@ -76,10 +77,11 @@ class SimDevice final : public Device {
   void synchronize(const Event& event) override {
     if (event.state()) host_time_ = std::max(host_time_, event.state()->time);
     for (auto& s : streams_) s->free_at = std::max(s->free_at, host_time_);
+    std::erase_if(processor_gaps_, [&](const auto& gap) { return gap.second <= host_time_; });
   }
   void synchronize() override {
     for (auto& s : streams_) host_time_ = std::max(host_time_, s->free_at);
-    for (auto& s : streams_) s->free_at = host_time_;
+    synchronize(Event{});
   }
 
   void set_phase(const std::string& label) override {
@@ -127,13 +129,38 @@ class SimDevice final : public Device {
   // `shared`: the task needs the one processor that device and host have in common.
   void charge(SimStream& s, const char* name, double seconds, bool shared) {
     double begin = s.free_at;
-    if (shared) {
-      begin = std::max(begin, processor_free_);
-      processor_free_ = begin + seconds;
-    }
-    s.free_at = begin + seconds;
+    s.free_at = shared ? occupy_processor(begin, seconds) : begin + seconds;
     times_.busy[static_cast<size_t>(s.kind())] += seconds;
     if (options_.trace) trace_.push_back({name, phase_, s.kind(), begin, s.free_at});
+  }
+
+  // Seconds of the processor from `begin` on, where others, which may have been queued before and wait for something, leave it
+  // free. Sets `begin` to the start, returns the end.
+  double occupy_processor(double& begin, double seconds) {
+    if (seconds <= 0) return begin;
+    double left = seconds, end = begin;
+    std::optional<double> start;
+    std::vector<std::pair<double, double>> gaps;
+    for (const auto& [from, to] : processor_gaps_) {
+      const double at = std::max(from, begin), used = std::min(left, to - at);
+      if (used <= 0) {
+        gaps.emplace_back(from, to);
+        continue;
+      }
+      if (!start) start = at;
+      left -= used, end = at + used;
+      if (at > from) gaps.emplace_back(from, at);
+      if (end < to) gaps.emplace_back(end, to);
+    }
+    if (left > 0) {
+      const double at = std::max(begin, processor_free_);
+      if (at > processor_free_) gaps.emplace_back(processor_free_, at);
+      if (!start) start = at;
+      end = processor_free_ = at + left;
+    }
+    processor_gaps_ = std::move(gaps);
+    begin = *start;
+    return end;
   }
 
   SimDeviceOptions options_;
@@ -143,6 +170,7 @@ class SimDevice final : public Device {
   std::map<std::string, int> phase_index_;
   int phase_ = 0;
   double host_time_ = 0, processor_free_ = 0;
+  std::vector<std::pair<double, double>> processor_gaps_;  // before processor_free_, in order
   StreamTimes times_;
   std::vector<TraceSpan> trace_;
 };

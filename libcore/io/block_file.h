@@ -50,7 +50,8 @@ class BlockFile {
   // Bytes on the disk of a file of these extents.
   static int64_t file_bytes(std::span<const BlockExtent> extents);
 
-  // Memory that transfers will use, so that the kernel can keep it mapped. Without permission for that, nothing changes.
+  // Memory that transfers will use, which the kernel then keeps mapped: it must stay as long as the file. Without permission
+  // for that, nothing changes.
   void register_memory(std::span<const std::span<std::byte>> areas);
 
   struct Transfer {

@@ -98,7 +98,7 @@ void HostStore::make_tier(const Network& network) {
   std::vector<StateTier::Layer> layers;
   for (size_t l = 0; l < network.layers.size(); ++l) layers.push_back({fmt::format("blocks.{}.", l), part_bytes(*network.layers[l])});
   const int slots = std::min(options_.slots, static_cast<int>(layers.size()));
-  tier_ = std::make_unique<StateTier>(layers, slots + 1, options_.simulated ? "" : options_.tier_path);
+  tier_ = std::make_unique<StateTier>(layers, slots + 1, options_.simulated ? "" : options_.tier_path, options_.block_file);
   const auto allocate = [&](StatePart part) { return memory_.allocate(tier_->slab_bytes()[index_of(part)], category(part)); };
   for (int i = 0; i <= slots; ++i) tier_->set_weight_slab(i, allocate(StatePart::kWeights));
   for (int i = 0; i < kRestSlabs; ++i)

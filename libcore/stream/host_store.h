@@ -37,6 +37,7 @@ struct HostStoreOptions {
   bool on_disk = false;
   std::string tier_path = {};
   int slots = 2;  // on disk: of the pipeline
+  BlockFileOptions block_file = {};
 };
 
 // Slabs of layout.elements elements; nullptr where the codec has none. Of a layer that lies on disk they are those that it was

@@ -15,7 +15,7 @@ constexpr const char* kPartNames[kStateParts] = {"weights", "masters", "first mo
 
 }  // namespace
 
-StateTier::StateTier(const std::vector<Layer>& layers, int weight_slabs, const std::string& directory)
+StateTier::StateTier(const std::vector<Layer>& layers, int weight_slabs, const std::string& directory, const BlockFileOptions& options)
     : layers_(layers), weights_(static_cast<size_t>(weight_slabs), nullptr) {
   std::vector<BlockExtent> extents;
   for (const Layer& l : layers_) {
@@ -27,7 +27,7 @@ StateTier::StateTier(const std::vector<Layer>& layers, int weight_slabs, const s
     }
   }
   file_bytes_ = BlockFile::file_bytes(extents);
-  if (!directory.empty()) file_ = std::make_unique<BlockFile>(directory, std::move(extents));
+  if (!directory.empty()) file_ = std::make_unique<BlockFile>(directory, std::move(extents), options);
 }
 
 void StateTier::register_slabs() {

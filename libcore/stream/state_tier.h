@@ -39,7 +39,7 @@ class StateTier {
     PartBytes bytes;
   };
   // Parts of which a layer has 0 bytes are not kept. directory: empty for plans, there is no file then.
-  StateTier(const std::vector<Layer>& layers, int weight_slabs, const std::string& directory);
+  StateTier(const std::vector<Layer>& layers, int weight_slabs, const std::string& directory, const BlockFileOptions& options);
 
   int weight_slabs() const { return static_cast<int>(weights_.size()); }
   // Bytes that slab must have for a part of any layer.

@@ -48,7 +48,7 @@ class Area {
 };
 
 const std::vector<BlockExtent> kExtents{{"blocks.0. weights", 1}, {"blocks.0. masters", 4096}, {"blocks.0. first moments", kBlockBytes},
-                                        {"blocks.1. weights", 5 * kBlockBytes / 2 + 17}, {"blocks.1. masters", 40 * kBlockBytes + 8}};
+                                        {"blocks.1. weights", 5 * kBlockBytes / 2 + 17}, {"blocks.1. masters", 6 * kBlockBytes + 8}};
 
 void write(BlockFile& f, int extent, const Area& a) {
   const BlockFile::Transfer t{extent, a.memory()};
@@ -97,13 +97,14 @@ TEST(BlockFile, ReturnsWhatWasWrittenLastByEveryWay) {
         EXPECT_TRUE(fs::is_empty(folder.path())) << "a kill leaves nothing";
         EXPECT_EQ(f.method().find("page cache") == std::string::npos, direct) << f.method();
         for (int e = 0; e < 5; ++e) EXPECT_TRUE(read(f, e) == Area(kExtents[static_cast<size_t>(e)].bytes)) << "zeros before the first write";
+        std::vector<Area> areas;
+        std::vector<BlockFile::Transfer> all;
+        std::vector<std::span<std::byte>> spans;
+        for (int e = 0; e < 5; ++e) areas.push_back(filled(e, 0));
+        for (int e = 0; e < 5; ++e) all.push_back({e, areas[static_cast<size_t>(e)].memory()}), spans.push_back(areas[static_cast<size_t>(e)].span());
+        f.register_memory(spans);
         for (int round = 0; round < 2; ++round) {
-          std::vector<Area> areas;
-          std::vector<BlockFile::Transfer> all;
-          std::vector<std::span<std::byte>> spans;
-          for (int e = 0; e < 5; ++e) areas.push_back(filled(e, 5 * round + e));
-          for (int e = 0; e < 5; ++e) all.push_back({e, areas[static_cast<size_t>(e)].memory()}), spans.push_back(areas[static_cast<size_t>(e)].span());
-          if (round == 0) f.register_memory(spans);
+          for (int e = 0; e < 5; ++e) std::memcpy(spans[static_cast<size_t>(e)].data(), filled(e, 5 * round + e).memory(), static_cast<size_t>(kExtents[static_cast<size_t>(e)].bytes));
           f.write(all);
           for (int e = 4; e >= 0; --e) EXPECT_TRUE(read(f, e) == areas[static_cast<size_t>(e)]) << e;
           for (const auto& s : spans) std::memset(s.data(), 0, s.size());
@@ -184,7 +185,7 @@ TEST(BlockFile, ShortAndInterruptedTransfersGoOn) {
     BlockFile f(folder.path(), kExtents, {.uring = uring, .answer = disturbed});
     for (int e = 0; e < 5; ++e) write(f, e, filled(e, e));
     for (int e = 0; e < 5; ++e) EXPECT_TRUE(read(f, e) == filled(e, e)) << e;
-    EXPECT_GT(count, 150);
+    EXPECT_GT(count, 60) << "of 12 blocks, written and read";
   }
 }
 
