@@ -109,11 +109,12 @@ std::optional<Found> with_changes(const PlanRequest& request, const std::vector<
   return Found{text, p.step_seconds};
 }
 
-// All changes at once, with one of those that exclude each other; then without each that is not needed, the dearest first.
-std::optional<Found> fewest_changes(const PlanRequest& request, const Change* exclusive, StopToken stop) {
+// All changes at once, with one of those that exclude each other, and with the layers' state on disk or not; then without each
+// that is not needed, the dearest first.
+std::optional<Found> fewest_changes(const PlanRequest& request, const Change* exclusive, bool on_disk, StopToken stop) {
   std::vector<const Change*> kept;
   for (const Change& c : all_changes())
-    if (!c.exclusive || &c == exclusive) kept.push_back(&c);
+    if ((!c.exclusive || &c == exclusive) && (on_disk || c.apply != state_on_disk)) kept.push_back(&c);
   auto best = with_changes(request, kept, stop);
   for (size_t i = kept.size(); best && i-- > 0;) {
     std::vector<const Change*> fewer;
@@ -133,9 +134,10 @@ std::vector<Found> settings_that_fit(const PlanRequest& request, StopToken stop)
   std::vector<const Change*> alternatives{nullptr};
   for (const Change& c : all_changes())
     if (c.exclusive) alternatives.push_back(&c);
-  for (const Change* one : alternatives)
-    if (const auto f = fewest_changes(request, one, stop))
-      if (std::none_of(found.begin(), found.end(), [&](const Found& other) { return other.text == f->text; })) found.push_back(*f);
+  for (const bool on_disk : {false, true})
+    for (const Change* one : alternatives)
+      if (const auto f = fewest_changes(request, one, on_disk, stop))
+        if (std::none_of(found.begin(), found.end(), [&](const Found& other) { return other.text == f->text; })) found.push_back(*f);
   return found;
 }
 

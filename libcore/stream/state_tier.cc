@@ -5,7 +5,6 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/log.h"
 
 namespace megaslide {
 namespace {
@@ -42,10 +41,11 @@ void StateTier::register_slabs() {
     for (size_t p = 0; p < kStateParts; ++p) add(slab[p], static_cast<StatePart>(p));
   for (void* g : gradients_) add(g, StatePart::kGradient);
   file_->register_memory(areas);
-  log_info("the layers' state, {}, lies on disk at {} ({})", format_bytes(file_bytes_), file_->path(), file_->method());
 }
 
-std::string StateTier::method() const { return file_ ? file_->method() : ""; }
+std::string StateTier::describe() const {
+  return file_ ? fmt::format("{} of layers' state on disk at {} ({})", format_bytes(file_bytes_), file_->path(), file_->method()) : "";
+}
 
 std::vector<BlockFile::Transfer> StateTier::transfers(int layer, unsigned groups, const PartMemory& memory) const {
   std::vector<BlockFile::Transfer> all;

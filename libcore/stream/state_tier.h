@@ -54,7 +54,7 @@ class StateTier {
   void register_slabs();
 
   int64_t file_bytes() const { return file_bytes_; }
-  std::string method() const;
+  std::string describe() const;  // how much lies where, and how it is reached
 
   // A layer's parts of these groups, between the file and `memory`.
   std::vector<BlockFile::Transfer> transfers(int layer, unsigned groups, const PartMemory& memory) const;

@@ -87,6 +87,7 @@ class Trainer {
         store_(network_, host_store_options(run, false)),
         device_(make_device()), pool_(options.threads) {
     for (const auto& line : data_->summary()) log_info("{}", line);
+    if (store_.tier()) log_info("{}", store_.tier()->describe());
     run_.train.max_train_steps = data_->last_step();
     state_.seed = run.train.seed;
     state_.config = run_lines(run_);
