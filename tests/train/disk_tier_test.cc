@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <list>
+#include <thread>
 
 #include "base/philox.h"
 #include "model/wan.h"
@@ -210,6 +212,7 @@ struct Settings {
   ClipMode clip = ClipMode::kExact;
   bool on_disk = true;
   int slots = 2, segment = 1;
+  double write_seconds = 0;  // more than the disk takes, a request
   int fail_at = -1;          // number of the request that the disk answers with EIO
 };
 
@@ -223,7 +226,10 @@ std::string toy_steps(Device& device, const Settings& run) {
   options.tier_path = folder.path();
   options.slots = run.slots;
   int requests = 0;
-  options.block_file.answer = [&](const BlockRequest&, int64_t answer) { return requests++ == run.fail_at ? -EIO : answer; };
+  options.block_file.answer = [&](const BlockRequest& r, int64_t answer) -> int64_t {
+    if (r.write) std::this_thread::sleep_for(std::chrono::duration<double>(run.write_seconds));
+    return requests++ == run.fail_at ? -EIO : answer;
+  };
   // Until the end: where an edge is missing a step may be read after its last event.
   std::list<Inputs> kept;
   ThreadPool pool(1);
@@ -287,6 +293,7 @@ TEST(DiskTier, EveryEdgeIsNeeded) {
     LinkKind link = LinkKind::kEmulated;
     ClipMode clip = ClipMode::kExact;
     int slots = 2;
+    double jitter = 2e-3, write_seconds = 0;
   };
   for (const Case& c : {Case{{kHost, kDisk}, "optimizer before its state is read"},
                         Case{{kHost, kDisk}, "optimizer under the backward before its state is read", LinkKind::kEmulated, ClipMode::kLayer},
@@ -294,15 +301,16 @@ TEST(DiskTier, EveryEdgeIsNeeded) {
                         Case{{kDisk, kHost}, "write before the optimizer under the backward", LinkKind::kEmulated, ClipMode::kLayer},
                         Case{{kUpload, kDisk}, "upload before its weights are read"},
                         Case{{kDisk, kCompute}, "read into weights that are used in place", LinkKind::kShared},
-                        // Where weights are read in the backward pass too, those readings come after the writes in question.
-                        Case{{kDownload, kDisk}, "gradient into a slab that is still written", LinkKind::kEmulated, ClipMode::kExact, 16}}) {
+                        // Where weights are read in the backward pass too, those readings come after the writes in question; and only a slow
+                        // disk falls behind.
+                        Case{{kDownload, kDisk}, "gradient into a slab that is still written", LinkKind::kEmulated, ClipMode::kExact, 16, 0, 2e-3}}) {
     const auto sync = make_cpu_device({.threads = 1, .async = false});
     const std::string expected = toy_steps(*sync, {.clip = c.clip});
     bool noticed = false;
     for (int attempt = 0; attempt < 20 && !noticed; ++attempt) {
-      const auto inner = make_cpu_device({.threads = 1, .link = c.link, .jitter = 2e-3});
+      const auto inner = make_cpu_device({.threads = 1, .link = c.link, .jitter = c.jitter});
       EdgeDroppingDevice device(*inner, c.edge);
-      noticed = toy_steps(device, {.clip = c.clip, .slots = c.slots}) != expected;
+      noticed = toy_steps(device, {.clip = c.clip, .slots = c.slots, .write_seconds = c.write_seconds}) != expected;
       EXPECT_GT(device.dropped, 0) << c.what;
     }
     EXPECT_TRUE(noticed) << c.what;
