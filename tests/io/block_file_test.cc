@@ -96,7 +96,9 @@ TEST(BlockFile, ReturnsWhatWasWrittenLastByEveryWay) {
         EXPECT_EQ(f.bytes(), BlockFile::file_bytes(kExtents));
         EXPECT_TRUE(fs::is_empty(folder.path())) << "a kill leaves nothing";
         // Not every file system that holds a temporary folder has O_DIRECT.
-        if (!direct) EXPECT_NE(f.method().find("page cache"), std::string::npos) << f.method();
+        if (!direct) {
+          EXPECT_NE(f.method().find("page cache"), std::string::npos) << f.method();
+        }
         for (int e = 0; e < 5; ++e) EXPECT_TRUE(read(f, e) == Area(kExtents[static_cast<size_t>(e)].bytes)) << "zeros before the first write";
         std::vector<Area> areas;
         std::vector<BlockFile::Transfer> all;
