@@ -214,21 +214,33 @@ AdamWState optimizer_state(const HostStoreOptions& options, const ModuleState& s
   return a;
 }
 
-void HostStore::read_moments(ThreadPool& pool, int module, size_t parameter, float* m, float* v) const {
-  const AdamWState a = optimizer_state(options_, in_memory(module), parameter);
-  const int64_t n = element_count(this->module(module).module->params()[parameter].shape);
+AdamWState HostStore::moments_at(int module, size_t parameter, int64_t first) const {
+  MS_CHECK(first % kMomentBlock == 0);
+  AdamWState a = optimizer_state(options_, in_memory(module), parameter);
+  a.m = static_cast<std::byte*>(a.m) + moment_bytes(options_.moments, first);
+  a.v = static_cast<std::byte*>(a.v) + moment_bytes(options_.moments, first);
+  if (a.m_scale) a.m_scale += first / kMomentBlock, a.v_scale += first / kMomentBlock;
+  return a;
+}
+
+void HostStore::read_first_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, float* m) const {
+  const AdamWState a = moments_at(module, parameter, first);
   decode_m(pool, a.moments, m, a.m, a.m_scale, n);
+}
+
+void HostStore::read_second_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, float* v) const {
+  const AdamWState a = moments_at(module, parameter, first);
   decode_v(pool, a.moments, v, a.v, a.v_scale, n);
 }
 
-void HostStore::write_first_moment(ThreadPool& pool, int module, size_t parameter, const float* m) {
-  const AdamWState a = optimizer_state(options_, in_memory(module), parameter);
-  encode_m(pool, a.moments, a.m, a.m_scale, m, element_count(this->module(module).module->params()[parameter].shape));
+void HostStore::write_first_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, const float* m) {
+  const AdamWState a = moments_at(module, parameter, first);
+  encode_m(pool, a.moments, a.m, a.m_scale, m, n);
 }
 
-void HostStore::write_second_moment(ThreadPool& pool, int module, size_t parameter, const float* v) {
-  const AdamWState a = optimizer_state(options_, in_memory(module), parameter);
-  encode_v(pool, a.moments, a.v, a.v_scale, v, element_count(this->module(module).module->params()[parameter].shape));
+void HostStore::write_second_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, const float* v) {
+  const AdamWState a = moments_at(module, parameter, first);
+  encode_v(pool, a.moments, a.v, a.v_scale, v, n);
 }
 
 }  // namespace megaslide

@@ -84,10 +84,11 @@ class HostStore {
   void read_master(ThreadPool& pool, int module, int64_t begin, int64_t n, float* out) const;
   void write_master(ThreadPool& pool, int module, int64_t begin, int64_t n, const float* in);
 
-  // Its moments in fp32.
-  void read_moments(ThreadPool& pool, int module, size_t parameter, float* m, float* v) const;
-  void write_first_moment(ThreadPool& pool, int module, size_t parameter, const float* m);
-  void write_second_moment(ThreadPool& pool, int module, size_t parameter, const float* v);
+  // Moments of elements [first, first + n) of a parameter in fp32; `first` is a multiple of kMomentBlock.
+  void read_first_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, float* m) const;
+  void read_second_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, float* v) const;
+  void write_first_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, const float* m);
+  void write_second_moment(ThreadPool& pool, int module, size_t parameter, int64_t first, int64_t n, const float* v);
 
   // For StateTraffic. The tier is nullptr where all lies in memory.
   StateTier* tier() const { return tier_.get(); }
@@ -107,6 +108,8 @@ class HostStore {
   void visit(int module, bool change, FunctionRef<void(ModuleState&)> work) const;
   // A visited or resident module.
   const ModuleState& in_memory(int module) const;
+  // Where element `first` of a parameter's moments lies.
+  AdamWState moments_at(int module, size_t parameter, int64_t first) const;
 
   HostStoreOptions options_;
   mutable std::vector<ModuleState> states_;  // where a module lies changes with visits, not what it is
@@ -118,6 +121,10 @@ class HostStore {
 
 // The arrays of one parameter of a module.
 AdamWState optimizer_state(const HostStoreOptions& options, const ModuleState& module, size_t parameter);
+
+// Elements of a parameter that load_state() and the hash hold in fp32 at a time.
+constexpr int64_t kStatePiece = 1 << 20;
+static_assert(kStatePiece % kMomentBlock == 0);
 
 // Fills masters and weights from a model directory, tensor by tensor; of a checkpoint its masters, and where the store is
 // for training and `moments` is true Adam's moments too. Of a streamed store the embedding and the head alone.
