@@ -52,7 +52,11 @@ TEST(DiskTier, SameStateForEveryCodecAndClipMode) {
       for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
                {}, {"stream.link.kind=emulated", "stream.slots=3"}, {"stream.async=false"}, {"stream.slots=8", "stream.link.kind=emulated"}}) {
         const auto run = w.run(fmt::format("nvme-{}", n++), with(with(sets, layout), {"stream.tier=nvme"}));
-        EXPECT_EQ(train(run).state_hash, expected) << n << " " << (sets.empty() ? "" : sets.front());
+        const TrainSummary s = train(run);
+        EXPECT_EQ(s.state_hash, expected) << n << " " << (sets.empty() ? "" : sets.front());
+        if (layout.empty()) {
+          EXPECT_EQ(s.device_peak_bytes, make_plan(plan_request(run, {})).device.peak);
+        }
       }
     }
   }
