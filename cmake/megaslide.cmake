@@ -30,6 +30,7 @@ find_package(CLI11 REQUIRED)
 find_package(dnnl REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(ZIP REQUIRED IMPORTED_TARGET libzip)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(AV REQUIRED IMPORTED_TARGET libavcodec libavformat libavutil libswscale)
 
 include(cuda)

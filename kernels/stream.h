@@ -1,5 +1,6 @@
 // The stream a kernel runs on: all that a kernel knows of the machine.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -17,9 +18,13 @@ enum class KernelClass {
   kPack,       // re-layout of weights
   kOptimizer,  // host: DRAM-bound update of state
   kHost,       // other host work
+  kDiskRead,   // state from a disk, and to it: bytes are the disk's
+  kDiskWrite,
   kUpdate,     // of state on the device: memory-bound
 };
-constexpr int kKernelClasses = 7;
+constexpr size_t kKernelClasses = 9;
+// None of the device's work, whichever stream it is queued on.
+constexpr bool is_host_work(KernelClass c) { return c >= KernelClass::kOptimizer && c <= KernelClass::kDiskWrite; }
 
 // Work of one call: floating point operations (multiply and add are two) and bytes moved from and to memory.
 struct Cost {

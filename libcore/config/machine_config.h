@@ -18,8 +18,9 @@ struct MachineConfig {
   int64_t host_memory = 0;          // bytes
   double host_bandwidth = 0;        // DRAM, bytes/s
   double optimizer_bandwidth = 0;   // bytes/s of state that the optimizer gets through
-  int64_t disk_bytes = 0;           // free for checkpoints; 0: not known
+  int64_t disk_bytes = 0;           // free for checkpoints and the tier on disk; 0: not known
   double disk_bandwidth = 0;        // bytes/s, sequential writes
+  double disk_read_bandwidth = 0;   // sequential reads; 0: as fast as writes
 
   int64_t device_memory = 0;        // bytes; for "cpu" the part of host memory that a run may use
   double peak_flops = 0;            // dense 16-bit, what MFU is measured against

@@ -63,7 +63,8 @@ void reject_unsupported(const RunConfig& run) {
   };
   reject(run.optimizer.masters == R::Masters::kBf16StochasticRounding && run.model.compute_dtype == R::ComputeDtype::kFp32,
          "optimizer.masters: bf16-sr with model.compute_dtype: fp32", "bf16-sr with bf16, split or fp32 with either");
-  reject(run.stream.tier == R::Tier::kNvme, "stream.tier: nvme", "ram");
+  reject(run.optimizer.device == R::OptimizerDevice::kDevice && run.stream.tier == R::Tier::kNvme, "optimizer.device: device with stream.tier: nvme",
+         "cpu with either, device with ram");
   throw_listed("the configuration asks for what this version cannot run:", lines, "change the keys named above, in the file or with --set");
 }
 

@@ -96,6 +96,7 @@ struct RunConfig {
     int64_t slots = 2;
     int64_t device_budget = 0, host_budget = 0;  // bytes
     Tier tier = Tier::kRam;
+    std::string tier_path;        // folder of the tier on disk; empty: output.output_dir
     Stash stash = Stash::kDevice;
     int64_t segment = 1;          // layers between two kept inputs
     int64_t slabs = kSlabsAuto;   // or kSlabsOff, or frames a slab

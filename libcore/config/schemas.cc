@@ -87,6 +87,7 @@ void add_stream(Schema& s, R::Stream& t) {
   outside_digest(s.bytes("stream.device_budget", t.device_budget));
   outside_digest(s.bytes("stream.host_budget", t.host_budget));
   outside_digest(s.choice<R::Tier>("stream.tier", t.tier, {{"ram", R::Tier::kRam}, {"nvme", R::Tier::kNvme}}));
+  outside_digest(s.text("stream.tier_path", t.tier_path));
   outside_digest(s.choice<R::Stash>("stream.stash", t.stash,
                                     {{"device", R::Stash::kDevice}, {"host", R::Stash::kHost}, {"recompute", R::Stash::kRecompute}}));
   outside_digest(s.integer("stream.segment", t.segment, 1, 4096));
@@ -173,6 +174,7 @@ Schema machine_schema(MachineConfig& c) {
   s.rate("host.optimizer_bandwidth", c.optimizer_bandwidth, "B", between(0, 1e18));
   s.bytes("disk.free", c.disk_bytes);
   s.rate("disk.bandwidth", c.disk_bandwidth, "B", between(0, 1e18));
+  s.rate("disk.read_bandwidth", c.disk_read_bandwidth, "B", between(0, 1e18));
   s.bytes("compute.memory", c.device_memory);
   s.rate("compute.peak_16bit", c.peak_flops, "FLOP", between(0, 1e21));
   s.rate("compute.gemm_bf16", c.gemm_bf16, "FLOP", between(0, 1e21));

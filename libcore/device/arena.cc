@@ -14,12 +14,19 @@ std::string_view memory_category_name(MemoryCategory c) {
 }
 
 std::string_view stream_kind_name(StreamKind k) {
-  constexpr std::string_view names[] = {"compute", "upload", "download", "host"};
+  constexpr std::string_view names[] = {"compute", "upload", "download", "host", "disk"};
   return names[static_cast<size_t>(k)];
 }
 
+double StreamTimes::wait_disk() const {
+  const double for_optimizer = std::min(wait(StreamKind::kUpload, StreamKind::kHost), wait(StreamKind::kHost, StreamKind::kDisk));
+  return std::min(wait(StreamKind::kCompute, StreamKind::kUpload), wait(StreamKind::kUpload, StreamKind::kDisk) + for_optimizer);
+}
+
 double StreamTimes::wait_optimizer() const {
-  return std::min(wait(StreamKind::kCompute, StreamKind::kUpload), wait(StreamKind::kUpload, StreamKind::kHost));
+  const double uploads = wait(StreamKind::kCompute, StreamKind::kUpload) - wait_disk();
+  const double of_optimizer = wait(StreamKind::kUpload, StreamKind::kHost) - wait(StreamKind::kHost, StreamKind::kDisk);
+  return std::min(uploads, std::max(0.0, of_optimizer));
 }
 
 Arena::Arena(int64_t budget) { report_.budget = budget; }

@@ -65,8 +65,7 @@ class CpuStream final : public Stream {
 
   void enqueue(const char* name, const Cost& cost, std::function<void()> work) override {
     // With one stream for everything the host's work is queued here too; it is none of the device's.
-    const bool of_host = cost.kernel_class == KernelClass::kOptimizer || cost.kernel_class == KernelClass::kHost;
-    push({Task::kWork, name, phase, of_host ? 0 : cost.flops, std::move(work), nullptr});
+    push({Task::kWork, name, phase, is_host_work(cost.kernel_class) ? 0 : cost.flops, std::move(work), nullptr});
   }
   void push_signal(std::shared_ptr<Event::State> e) { push({Task::kSignal, "record", phase, 0, nullptr, std::move(e)}); }
   void push_wait(std::shared_ptr<Event::State> e) { push({Task::kWait, "wait", phase, 0, nullptr, std::move(e)}); }
@@ -210,6 +209,7 @@ class CpuDevice final : public Device {
   Stream& upload() override { return stream(StreamKind::kUpload); }
   Stream& download() override { return stream(StreamKind::kDownload); }
   Stream& host() override { return stream(StreamKind::kHost); }
+  Stream& disk() override { return stream(StreamKind::kDisk); }
 
   void* allocate(int64_t bytes, std::string_view name, MemoryCategory category) override {
     const int64_t at = arena_.allocate(bytes, name, category);

@@ -1,4 +1,4 @@
-// The machine that computes: an arena of device memory, four ordered streams, events.
+// The machine that computes: an arena of device memory, five ordered streams, events.
 //
 // Everything is issued by one host thread and runs asynchronously; order between streams comes from events alone.
 // The schedule is written once against this interface and runs on `cpu`, `cuda` and `sim`. `sim` allocates nothing and
@@ -47,9 +47,9 @@ struct MemoryReport {
   std::vector<DeviceAllocation> at_peak;
 };
 
-enum class StreamKind { kCompute, kUpload, kDownload, kHost };
-constexpr int kStreamKinds = 4;
-std::string_view stream_kind_name(StreamKind k);  // "compute", "upload", "download", "host"
+enum class StreamKind { kCompute, kUpload, kDownload, kHost, kDisk };
+constexpr int kStreamKinds = 5;
+std::string_view stream_kind_name(StreamKind k);  // "compute", "upload", "download", "host", "disk"
 
 // One piece of work in a trace; seconds on the device's clock.
 struct TraceSpan {
@@ -66,9 +66,11 @@ struct StreamTimes {
   double flops = 0;                               // executed on the compute stream
 
   double wait(StreamKind waiter, StreamKind source) const { return waits[static_cast<size_t>(waiter)][static_cast<size_t>(source)]; }
-  // What the compute stream waited for in the end: an upload that itself waited for the optimizer is the optimizer's.
+  // What the compute stream waited for in the end: an upload that itself waited for the optimizer is the optimizer's, and
+  // what waited for state from the disk, the disk's.
+  double wait_disk() const;
   double wait_optimizer() const;
-  double wait_upload() const { return wait(StreamKind::kCompute, StreamKind::kUpload) - wait_optimizer(); }
+  double wait_upload() const { return wait(StreamKind::kCompute, StreamKind::kUpload) - wait_optimizer() - wait_disk(); }
   double wait_download() const { return wait(StreamKind::kCompute, StreamKind::kDownload); }
 };
 
@@ -81,6 +83,7 @@ class Device {
   virtual Stream& upload() = 0;
   virtual Stream& download() = 0;
   virtual Stream& host() = 0;  // work of the host's processor: optimizer, norms, staging
+  virtual Stream& disk() = 0;  // state to and from the disk (stream/state_traffic.h)
 
   // Device memory, 256-byte aligned, from the arena. Throws Error (with the ledger and a remedy) beyond the budget.
   // Memory is handed out and taken back in the order of the calls, not of the streams: a caller that frees what a
@@ -132,6 +135,7 @@ struct SimRates {
   double memory_bytes = 0;                  // device memory, the other limit of products and attention
   double vector_bytes = 0, pack_bytes = 0;  // traffic that elementwise kernels and packing reach
   double optimizer_bytes = 0, host_bytes = 0;
+  double disk_read = 0, disk_write = 0;
   double link_up = 0, link_down = 0;
   double link_derating = 1;                 // of the link's speed while the host streams DRAM (≤ 1)
   double launch_latency = 0;                // seconds a task

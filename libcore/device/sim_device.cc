@@ -64,6 +64,7 @@ class SimDevice final : public Device {
   Stream& upload() override { return stream(StreamKind::kUpload); }
   Stream& download() override { return stream(StreamKind::kDownload); }
   Stream& host() override { return stream(StreamKind::kHost); }
+  Stream& disk() override { return stream(StreamKind::kDisk); }
 
   void* allocate(int64_t bytes, std::string_view name, MemoryCategory category) override {
     return reinterpret_cast<void*>(kBase + static_cast<uintptr_t>(arena_.allocate(bytes, name, category)));
@@ -105,7 +106,7 @@ class SimDevice final : public Device {
   }
   void synchronize() override {
     for (auto& s : streams_) host_time_ = std::max(host_time_, s->free_at);
-    for (auto& s : streams_) s->free_at = host_time_;
+    synchronize(Event{});
   }
 
   void set_phase(const std::string& label) override {
@@ -128,7 +129,6 @@ class SimDevice final : public Device {
 
   void run(SimStream& s, const char* name, const Cost& cost) {
     const auto& r = options_.rates;
-    const bool host = cost.kernel_class == KernelClass::kOptimizer || cost.kernel_class == KernelClass::kHost;
     double byte_rate = r.vector_bytes, flop_rate = 0;
     if (cost.kernel_class == KernelClass::kGemm || cost.kernel_class == KernelClass::kAttention) {
       flop_rate = cost.kernel_class == KernelClass::kGemm ? r.gemm : r.attention;
@@ -138,9 +138,12 @@ class SimDevice final : public Device {
     if (cost.kernel_class == KernelClass::kOptimizer) byte_rate = r.optimizer_bytes;
     if (cost.kernel_class == KernelClass::kHost) byte_rate = r.host_bytes;
     if (cost.kernel_class == KernelClass::kUpdate && r.unified) byte_rate = r.optimizer_bytes;  // the same processor's
+    if (cost.kernel_class == KernelClass::kDiskRead) byte_rate = r.disk_read;
+    if (cost.kernel_class == KernelClass::kDiskWrite) byte_rate = r.disk_write;
     const double seconds = std::max(byte_rate > 0 ? cost.bytes / byte_rate : 0, flop_rate > 0 ? cost.flops / flop_rate : 0);
-    if (s.kind() == StreamKind::kCompute && !host) times_.flops += cost.flops;
-    charge(s, name, seconds + r.launch_latency, r.unified);
+    if (s.kind() == StreamKind::kCompute && !is_host_work(cost.kernel_class)) times_.flops += cost.flops;
+    const bool on_disk = cost.kernel_class == KernelClass::kDiskRead || cost.kernel_class == KernelClass::kDiskWrite;
+    charge(s, name, seconds + r.launch_latency, r.unified && !on_disk);
   }
 
  private:

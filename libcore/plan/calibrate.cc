@@ -13,6 +13,7 @@
 #include "base/atomic_file.h"
 #include "base/progress.h"
 #include "device/device.h"
+#include "io/block_file.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/gemm/gemm.h"
 #include "model/wan.h"
@@ -132,6 +133,21 @@ double disk_rate(const std::string& directory) {
   return kBytes / seconds;
 }
 
+// As a run with its state on disk reads: around the page cache, several requests at once.
+double disk_read_rate(const std::string& directory) {
+  constexpr int64_t kBytes = 256 << 20;
+  const HostTensor data = noise(DType::kF32, {kBytes / 4});
+  HostTensor aligned(DType::kU8, {kBytes + kBlockAlign});
+  auto* memory = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(aligned.data()) + kBlockAlign - 1) / kBlockAlign * kBlockAlign);
+  std::memcpy(memory, data.data(), kBytes);
+  BlockFile file(directory, {{"calibration", kBytes}});
+  const BlockFile::Transfer transfer{0, memory};
+  file.write({&transfer, 1});
+  const auto begin = Clock::now();
+  file.read({&transfer, 1});
+  return kBytes / std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 // Bytes/s that AdamW's own reads and writes reach, on state well beyond the caches.
 double optimizer_rate(ThreadPool& pool) {
   constexpr int64_t kElements = 16 << 20;
@@ -238,6 +254,7 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   if (!o.scratch_dir.empty()) {
     next("disk");
     c.disk_bandwidth = disk_rate(o.scratch_dir);
+    c.disk_read_bandwidth = disk_read_rate(o.scratch_dir);
     c.disk_bytes = free_space(o.scratch_dir);
   }
   progress.finish();

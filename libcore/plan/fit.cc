@@ -114,6 +114,7 @@ FitReport find_what_fits(const PlanRequest& request, StopToken stop) {
     report.rows.push_back(search.row({"stream.slabs=4 --set stream.stash=recompute"}));
   }
   report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8"}));
+  if (request.machine.disk_bytes) report.rows.push_back(search.row({"stream.stash=host", "stream.tier=nvme"}));
   if (request.run.model.compute_dtype == RunConfig::ComputeDtype::kBf16)
     report.rows.push_back(search.row({"stream.stash=host", "optimizer.moments=int8", "train.clip=layer", "optimizer.masters=bf16-sr"}));
   for (const std::string& name : preset_names("models")) {

@@ -50,8 +50,9 @@ int64_t category(const MemoryReport& m, MemoryCategory c) { return m.peak_by_cat
 
 std::string bound_by(const StreamTimes& t, const PlanWaits& w, double seconds, bool async) {
   if (!async) return "compute";
-  const double waited = w.upload + w.download + w.optimizer;
+  const double waited = w.upload + w.download + w.optimizer + w.disk;
   if (waited < 0.1 * seconds || t.busy[0] > waited) return "compute";
+  if (w.disk >= std::max({w.optimizer, w.upload, w.download})) return "disk";
   if (w.optimizer >= w.upload && w.optimizer >= w.download) return "optimizer";
   return w.upload >= w.download ? "upload" : "download";
 }
@@ -69,9 +70,9 @@ void fill_limits(Plan& p, const PlanRequest& r) {
     p.misfits.push_back(misfit("host memory", p.host.total(), p.host_limit));
   // The limit and one in progress; a short run writes fewer.
   const int64_t saves = r.run.output.save_every_n_steps ? (r.run.train.max_train_steps - 1) / r.run.output.save_every_n_steps + 1 : 1;
-  const int64_t disk = p.disk.checkpoint * std::min(saves, std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
-  if (r.machine.disk_bytes && disk > r.machine.disk_bytes)
-    p.misfits.push_back(misfit("disk, for checkpoints", disk, r.machine.disk_bytes));
+  const int64_t checkpoints = p.disk.checkpoint * std::min(saves, std::max<int64_t>(2, r.run.output.checkpoints_total_limit) + 1);
+  if (r.machine.disk_bytes && checkpoints + p.disk.tier > r.machine.disk_bytes)
+    p.misfits.push_back(misfit(p.disk.tier ? "disk, for the layers' state and checkpoints" : "disk, for checkpoints", checkpoints + p.disk.tier, r.machine.disk_bytes));
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   Plan p;
   p.step_seconds = device->now() - begin;
   const StreamTimes t = device->take_times();
-  p.waits = {t.wait_upload(), t.wait_download(), t.wait_optimizer(), 0};
+  p.waits = {t.wait_upload(), t.wait_download(), t.wait_optimizer(), t.wait_disk(), 0};
   p.bound_by = bound_by(t, p.waits, p.step_seconds, r.run.stream.async);
   if (r.trace) {
     p.trace = device->take_trace();
@@ -133,6 +134,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.host.other = runtime_bytes(r) + r.program_bytes + r.dataset_bytes;
   p.host.device_arena = r.machine.unified ? p.device.peak : 0;
   p.disk.checkpoint = checkpoint_bytes(store);
+  p.disk.tier = ledger.disk;
   fill_limits(p, r);
   return p;
 }

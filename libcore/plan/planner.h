@@ -26,7 +26,7 @@ struct PlanRequest {
 };
 
 struct PlanWaits {
-  double upload = 0, download = 0, optimizer = 0, data = 0;
+  double upload = 0, download = 0, optimizer = 0, disk = 0, data = 0;
 };
 
 struct Plan {
@@ -42,7 +42,7 @@ struct Plan {
   } device;
   std::vector<DeviceAllocation> device_allocations;  // at the peak
   struct Disk {
-    int64_t checkpoint = 0, tier = 0;  // a checkpoint; limit + 1 of them may exist at once
+    int64_t checkpoint = 0, tier = 0;  // a checkpoint, of which limit + 1 may exist at once; layers' state (stream.tier: nvme)
   } disk;
   double step_seconds = 0, mfu = 0, hfu = 0;
   std::string bound_by;  // compute, upload, download, optimizer, dram, disk

@@ -74,6 +74,11 @@ bool rounded_masters(PlanRequest& r) {
   if (r.run.model.compute_dtype != RunConfig::ComputeDtype::kBf16) return false;
   return std::exchange(r.run.optimizer.masters, RunConfig::Masters::kBf16StochasticRounding) != RunConfig::Masters::kBf16StochasticRounding;
 }
+// Only where the disk's space is known: fill_limits() then says whether the state has room there.
+bool state_on_disk(PlanRequest& r) {
+  if (!r.machine.disk_bytes) return false;
+  return std::exchange(r.run.stream.tier, RunConfig::Tier::kNvme) != RunConfig::Tier::kNvme;
+}
 bool clip_by_layer(PlanRequest& r) { return std::exchange(r.run.train.clip, RunConfig::Clip::kLayer) == RunConfig::Clip::kExact; }
 bool optimizer_on_host(PlanRequest& r) {
   return std::exchange(r.run.optimizer.device, RunConfig::OptimizerDevice::kCpu) != RunConfig::OptimizerDevice::kCpu;
@@ -94,6 +99,7 @@ const std::vector<Change>& all_changes() {
       {"stream.slabs=16", slabs<16>, true},
       {"stream.slabs=4", slabs<4>, true},
       {"stream.slabs=4 --set stream.stash=recompute", slabs_of_segments<4>, true},
+      {"stream.tier=nvme", state_on_disk},
       {"optimizer.masters=split", split_masters},
       {"optimizer.gradients=bf16", bf16_gradients},
       {"optimizer.moments=int8", int8_moments},
@@ -124,11 +130,12 @@ std::optional<Found> with_changes(const PlanRequest& request, const std::vector<
   return Found{text, p.step_seconds};
 }
 
-// All changes at once, with one of those that exclude each other; then without each that is not needed, the dearest first.
-std::optional<Found> fewest_changes(const PlanRequest& request, const Change* exclusive, StopToken stop) {
+// All changes at once, with one of those that exclude each other, and with the layers' state on disk or not; then without each
+// that is not needed, the dearest first.
+std::optional<Found> fewest_changes(const PlanRequest& request, const Change* exclusive, bool on_disk, StopToken stop) {
   std::vector<const Change*> kept;
   for (const Change& c : all_changes())
-    if (!c.exclusive || &c == exclusive) kept.push_back(&c);
+    if ((!c.exclusive || &c == exclusive) && (on_disk || c.apply != state_on_disk)) kept.push_back(&c);
   auto best = with_changes(request, kept, stop);
   for (size_t i = kept.size(); best && i-- > 0;) {
     std::vector<const Change*> fewer;
@@ -148,9 +155,10 @@ std::vector<Found> settings_that_fit(const PlanRequest& request, StopToken stop)
   std::vector<const Change*> alternatives{nullptr};
   for (const Change& c : all_changes())
     if (c.exclusive) alternatives.push_back(&c);
-  for (const Change* one : alternatives)
-    if (const auto f = fewest_changes(request, one, stop))
-      if (std::none_of(found.begin(), found.end(), [&](const Found& other) { return other.text == f->text; })) found.push_back(*f);
+  for (const bool on_disk : {false, true})
+    for (const Change* one : alternatives)
+      if (const auto f = fewest_changes(request, one, on_disk, stop))
+        if (std::none_of(found.begin(), found.end(), [&](const Found& other) { return other.text == f->text; })) found.push_back(*f);
   return found;
 }
 

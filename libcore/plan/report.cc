@@ -34,7 +34,7 @@ std::string to_json(const Plan& p) {
       {"mfu", p.mfu},
       {"hfu", p.hfu},
       {"bound_by", p.bound_by},
-      {"waits", {{"upload", p.waits.upload}, {"download", p.waits.download}, {"optimizer", p.waits.optimizer}, {"data", p.waits.data}}},
+      {"waits", {{"upload", p.waits.upload}, {"download", p.waits.download}, {"optimizer", p.waits.optimizer}, {"disk", p.waits.disk}, {"data", p.waits.data}}},
       {"fits", p.fits()},
       {"misfits", p.misfits},
       {"remedies", p.remedies}};
@@ -65,9 +65,11 @@ std::string to_text(const Plan& p, const PlanRequest& r) {
   line(out, "peak", p.device.peak);
   out += "disk\n";
   line(out, "a checkpoint", p.disk.checkpoint);
+  line(out, "layers' state", p.disk.tier);
   out += fmt::format("\nstep time {:.4g} s, {:.0f} tokens/s, bound by {}; MFU {}, HFU {}\n", p.step_seconds,
                      p.step_seconds > 0 ? static_cast<double>(p.tokens) / p.step_seconds : 0, p.bound_by, share(p.mfu), share(p.hfu));
-  out += fmt::format("the device waits for: upload {:.3g} s, download {:.3g} s, optimizer {:.3g} s\n", p.waits.upload, p.waits.download, p.waits.optimizer);
+  out += fmt::format("the device waits for: upload {:.3g} s, download {:.3g} s, optimizer {:.3g} s, disk {:.3g} s\n", p.waits.upload, p.waits.download,
+                     p.waits.optimizer, p.waits.disk);
   if (p.fits()) return out + "\nfits\n";
   return out + "\n" + misfit_text(p) + "\n";
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "io/model_directory.h"
 #include "io/parameter_reader.h"
@@ -13,10 +15,11 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
   const ParamSpec& spec = s.module->params()[i];
   const std::string name = s.prefix + spec.name;
   const int64_t at = s.module->layout().offset[i], n = element_count(spec.shape);
-  std::vector<float> p(static_cast<size_t>(n));
+  std::vector<float> p;
   const TensorInfo* info = file.find(name);
   if (!info && is_dsa_tensor(name)) {
     // A dense model is run with deformable attention: its own parameters start as the network's own specification says.
+    p.resize(static_cast<size_t>(n));
     fill_initial(p, spec, 0, static_cast<uint64_t>(m) << 32 | i);
     store.write_master(pool, m, at, n, p.data());
     return;
@@ -26,13 +29,16 @@ void load_parameter(HostStore& store, int m, size_t i, const SafetensorsFile& fi
                             info ? "is " + to_string(info->shape) : "is missing"),
                 "the weights do not go with this configuration: compare model.dsa and model.attention with shard-weights --info");
   const ParameterReader reader(file, name);
-  reader.master(p.data(), 0, n);
-  store.write_master(pool, m, at, n, p.data());
-  if (moments && s.exp_avg && reader.has_moments()) {
-    reader.first_moment(p.data(), 0, n);
-    store.write_first_moment(pool, m, i, p.data());
-    reader.second_moment(p.data(), 0, n);
-    store.write_second_moment(pool, m, i, p.data());
+  p.resize(static_cast<size_t>(std::min(n, kStatePiece)));
+  for (int64_t first = 0; first < n; first += kStatePiece) {
+    const int64_t count = std::min(kStatePiece, n - first);
+    reader.master(p.data(), first, count);
+    store.write_master(pool, m, at + first, count, p.data());
+    if (!moments || !s.exp_avg || !reader.has_moments()) continue;
+    reader.first_moment(p.data(), first, count);
+    store.write_first_moment(pool, m, i, first, count, p.data());
+    reader.second_moment(p.data(), first, count);
+    store.write_second_moment(pool, m, i, first, count, p.data());
   }
   reader.drop_pages();
 }
@@ -44,7 +50,9 @@ void load_state(HostStore& store, const ModelDirectory& directory, ThreadPool& p
   const bool streamed = store.options().streamed_slots > 0;
   for (int m = 0; m < store.modules(); m += streamed ? store.modules() - 1 : 1) {
     const SafetensorsFile file = directory.part(m - 1);
-    for (size_t i = 0; i < store.module(m).module->params().size(); ++i) load_parameter(store, m, i, file, pool, moments);
+    store.change_module(m, [&](ModuleState& s) {
+      for (size_t i = 0; i < s.module->params().size(); ++i) load_parameter(store, m, i, file, pool, moments);
+    });
   }
 }
 

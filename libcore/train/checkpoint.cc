@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iterator>
 #include <numeric>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
@@ -78,8 +79,7 @@ struct StoredTensor {
 };
 
 // Parameter by parameter: weight, master, moments.
-std::vector<StoredTensor> stored_tensors(const HostStore& store, int module) {
-  const ModuleState& s = store.module(module);
+std::vector<StoredTensor> stored_tensors(const HostStore& store, const ModuleState& s) {
   std::vector<StoredTensor> all;
   const auto& params = s.module->params();
   for (size_t i = 0; i < params.size(); ++i) {
@@ -190,7 +190,7 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
 int64_t checkpoint_bytes(const HostStore& store) {
   int64_t bytes = 0;
   for (int m = 0; m < store.modules(); ++m)
-    for (const auto& t : stored_tensors(store, m))
+    for (const auto& t : stored_tensors(store, store.module(m)))
       bytes += element_count(t.entry.shape) * dtype_bytes(t.entry.dtype);
   return bytes;
 }
@@ -240,16 +240,17 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
     writer.set_source(like.source);
     writer.set_state(to_json(state));
     pool.parallel_for(store.modules(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        const auto tensors = stored_tensors(store, static_cast<int>(m));
-        std::vector<SafetensorsEntry> entries;
-        for (const auto& t : tensors) entries.push_back(t.entry);
-        const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
-        writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
-          sink({static_cast<const std::byte*>(tensors[i].data),
-                static_cast<size_t>(element_count(entries[i].shape) * dtype_bytes(entries[i].dtype))});
+      for (int64_t m = begin; m < end; ++m)
+        store.read_module(static_cast<int>(m), [&](const ModuleState& s) {
+          const auto tensors = stored_tensors(store, s);
+          std::vector<SafetensorsEntry> entries;
+          for (const auto& t : tensors) entries.push_back(t.entry);
+          const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
+          writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
+            sink({static_cast<const std::byte*>(tensors[i].data),
+                  static_cast<size_t>(element_count(entries[i].shape) * dtype_bytes(entries[i].dtype))});
+          });
         });
-      }
     });
     writer.commit();
   }
@@ -310,30 +311,49 @@ RunState load_checkpoint(const std::string& path, HostStore& store, ThreadPool& 
   return parse_run_state(directory.manifest().state, path);
 }
 
+namespace {
+
+// Piece by piece, so that it takes hardly any memory beside the state.
+void hash_parameter(StateHasher& hasher, const HostStore& store, int m, const ModuleState& s, size_t i, ThreadPool& pool) {
+  const ParamSpec& spec = s.module->params()[i];
+  const int64_t at = s.module->layout().offset[i], n = element_count(spec.shape);
+  std::vector<float> x(static_cast<size_t>(std::min(n, kStatePiece)));
+  std::vector<uint16_t> w;
+  const auto pieces = [&](auto&& work) {
+    for (int64_t first = 0; first < n; first += kStatePiece) work(first, std::min(kStatePiece, n - first));
+  };
+  const auto values = [&](int64_t count) { return std::span<const float>(x.data(), static_cast<size_t>(count)); };
+  hasher.begin_tensor(s.prefix + spec.name, n);
+  pieces([&](int64_t first, int64_t count) {
+    if (store.options().compute_dtype != DType::kF32)
+      return hasher.weights({static_cast<const uint16_t*>(s.weights) + at + first, static_cast<size_t>(count)});
+    store.read_master(pool, m, at + first, count, x.data());
+    w.clear();
+    for (const float p : values(count)) w.push_back(to_bf16(p).bits);
+    hasher.weights(w);
+  });
+  pieces([&](int64_t first, int64_t count) {
+    store.read_master(pool, m, at + first, count, x.data());
+    hasher.masters(values(count));
+  });
+  pieces([&](int64_t first, int64_t count) {
+    store.read_first_moment(pool, m, i, first, count, x.data());
+    hasher.first_moments(values(count));
+  });
+  pieces([&](int64_t first, int64_t count) {
+    store.read_second_moment(pool, m, i, first, count, x.data());
+    hasher.second_moments(values(count));
+  });
+}
+
+}  // namespace
+
 std::string state_hash(const HostStore& store, const RunState& state, ThreadPool& pool) {
   StateHasher hasher;
-  std::vector<float> p, first, second;
-  std::vector<uint16_t> w;
-  for (int m = 0; m < store.modules(); ++m) {
-    const ModuleState& s = store.module(m);
-    const auto& params = s.module->params();
-    for (size_t i = 0; i < params.size(); ++i) {
-      const int64_t at = s.module->layout().offset[i];
-      const auto n = static_cast<size_t>(element_count(params[i].shape));
-      p.resize(n);
-      store.read_master(pool, m, at, static_cast<int64_t>(n), p.data());
-      if (store.options().compute_dtype == DType::kF32) {
-        w.resize(n);
-        for (size_t k = 0; k < n; ++k) w[k] = to_bf16(p[k]).bits;
-      } else {
-        const auto* bits = static_cast<const uint16_t*>(s.weights) + at;
-        w.assign(bits, bits + n);
-      }
-      first.resize(n), second.resize(n);
-      store.read_moments(pool, m, i, first.data(), second.data());
-      hasher.add_tensor(s.prefix + params[i].name, w, p, first, second);
-    }
-  }
+  for (int m = 0; m < store.modules(); ++m)
+    store.read_module(m, [&](const ModuleState& s) {
+      for (size_t i = 0; i < s.module->params().size(); ++i) hash_parameter(hasher, store, m, s, i, pool);
+    });
   hasher.add_step(static_cast<uint64_t>(state.updates), generator_text(state));
   return hasher.hex();
 }

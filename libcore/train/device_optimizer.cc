@@ -88,7 +88,7 @@ void DeviceOptimizer::enqueue(int module, const AdamWStep& step, const Buffers* 
   const DType dtype = store_.options().gradients;
   const auto place = [&](auto* element, const void* slab, SlabOf i) { return at ? moved(element, slab, at->slabs[i]) : element; };
   for (size_t i = 0; i < s.module->params().size(); ++i) {
-    AdamWState a = store_.optimizer_state(module, i);
+    AdamWState a = optimizer_state(store_.options(), s, i);
     a.p = place(a.p, s.master, kMaster);
     a.w = place(a.w, s.weights, kWeights);
     a.r = place(a.r, s.remainder, kRemainder);

@@ -27,11 +27,11 @@ std::string number(double x) { return std::isfinite(x) ? fmt::format("{:.9g}", x
 std::string to_json_line(const StepMetrics& m) {
   std::string line = fmt::format(
       R"({{"step":{},"loss":{},"grad_norm":{},"clipped":{},"skipped":{},"lr":{},"tokens":{},"seconds":{},"tokens_per_second":{},)"
-      R"("mfu":{},"hfu":{},"waits":{{"upload":{},"download":{},"optimizer":{},"data":{}}},)"
+      R"("mfu":{},"hfu":{},"waits":{{"upload":{},"download":{},"optimizer":{},"disk":{},"data":{}}},)"
       R"("host_rss_bytes":{},"device_peak_bytes":{},"host_peak_bytes":{})",
       m.step, number(m.loss), number(m.grad_norm), m.clipped, m.skipped, number(m.lr), m.tokens, number(m.seconds),
       number(m.tokens_per_second), number(m.mfu), number(m.hfu), number(m.wait_upload), number(m.wait_download),
-      number(m.wait_optimizer), number(m.wait_data), m.host_rss_bytes, m.device_peak_bytes, m.host_peak_bytes);
+      number(m.wait_optimizer), number(m.wait_disk), number(m.wait_data), m.host_rss_bytes, m.device_peak_bytes, m.host_peak_bytes);
   if (m.validation_loss) line += fmt::format(R"(,"validation_loss":{})", number(*m.validation_loss));
   return line + "}\n";
 }

@@ -14,7 +14,7 @@ struct StepMetrics {
   double lr = 0;
   int64_t tokens = 0;  // of all microbatches, without padding
   double seconds = 0, tokens_per_second = 0, mfu = 0, hfu = 0;
-  double wait_upload = 0, wait_download = 0, wait_optimizer = 0, wait_data = 0;  // seconds the device stood still
+  double wait_upload = 0, wait_download = 0, wait_optimizer = 0, wait_disk = 0, wait_data = 0;  // seconds the device stood still
   int64_t host_rss_bytes = 0, device_peak_bytes = 0, host_peak_bytes = 0;
   std::optional<double> validation_loss;
 };

@@ -110,15 +110,15 @@ void require_finite_weights(const HostStore& store, const std::string& source, T
   constexpr int kMostNames = 10;
   std::string text;
   int found = 0;
-  for (int m = 0; m < store.modules(); ++m) {
-    const ModuleState& s = store.module(m);
-    for (size_t i = 0; i < s.module->params().size(); ++i) {
-      const ParamSpec& spec = s.module->params()[i];
-      const NotFinite c = count_not_finite(store, m, s.module->layout().offset[i], element_count(spec.shape), pool);
-      if (c.first < 0 || ++found > kMostNames) continue;
-      text += fmt::format("\n  {}{}: {} NaN, {} infinite, the first at index {}", s.prefix, spec.name, c.nan, c.infinite, c.first);
-    }
-  }
+  for (int m = 0; m < store.modules(); ++m)
+    store.read_module(m, [&](const ModuleState& s) {
+      for (size_t i = 0; i < s.module->params().size(); ++i) {
+        const ParamSpec& spec = s.module->params()[i];
+        const NotFinite c = count_not_finite(store, m, s.module->layout().offset[i], element_count(spec.shape), pool);
+        if (c.first < 0 || ++found > kMostNames) continue;
+        text += fmt::format("\n  {}{}: {} NaN, {} infinite, the first at index {}", s.prefix, spec.name, c.nan, c.infinite, c.first);
+      }
+    });
   if (!found) return;
   if (found > kMostNames) text += fmt::format("\n  and {} more", found - kMostNames);
   throw Error(fmt::format("{}: the weights hold values that are not finite:{}", source, text),

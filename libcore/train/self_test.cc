@@ -30,6 +30,8 @@ struct Variant {
   double jitter = 0;
   bool resume = false;
   int64_t slab_frames = 0;
+  bool on_disk = false;
+  ClipMode clip = ClipMode::kExact;
 };
 
 HostBatch random_batch(const ModelConfig& config, int64_t step, int micro) {
@@ -75,23 +77,27 @@ class Runner {
   }
 
  private:
-  static HostStoreOptions store_options(const Variant& v) {
+  HostStoreOptions store_options(const Variant& v) const {
     HostStoreOptions o{DType::kBF16, true, v.masters, DType::kBF16, false};
     o.moments = v.moments;
+    o.gradient_slots = gradient_slots(v.clip);
+    o.on_disk = v.on_disk;
+    o.tier_path = options_.scratch_dir;
+    o.slots = v.slots;
     return o;
   }
   ThreadPool& pool(const Variant&) const { return pool_; }
 
   void start(HostStore& store) const {
-    for (int m = 0; m < store.modules(); ++m) {
-      const ModuleState& s = store.module(m);
-      for (size_t i = 0; i < s.module->params().size(); ++i) {
-        const ParamSpec& spec = s.module->params()[i];
-        std::vector<float> p(static_cast<size_t>(element_count(spec.shape)));
-        fill_initial(p, spec, 3, static_cast<uint64_t>(m) << 32 | i);
-        store.write_master(pool_, m, s.module->layout().offset[i], static_cast<int64_t>(p.size()), p.data());
-      }
-    }
+    for (int m = 0; m < store.modules(); ++m)
+      store.change_module(m, [&](ModuleState& s) {
+        for (size_t i = 0; i < s.module->params().size(); ++i) {
+          const ParamSpec& spec = s.module->params()[i];
+          std::vector<float> p(static_cast<size_t>(element_count(spec.shape)));
+          fill_initial(p, spec, 3, static_cast<uint64_t>(m) << 32 | i);
+          store.write_master(pool_, m, s.module->layout().offset[i], static_cast<int64_t>(p.size()), p.data());
+        }
+      });
   }
 
   // Steps (from, to] on `store`; returns the state after them.
@@ -103,7 +109,10 @@ class Runner {
     pipeline.max_microbatches = kMicrobatches;
     pipeline.stash = v.stash;
     pipeline.slab_frames = v.slab_frames;
-    TrainStep step(*device, network_, store, pipeline, {.on_device = v.on_device}, from);
+    OptimizerOptions optimizer;
+    optimizer.clip = v.clip;
+    optimizer.on_device = v.on_device;
+    TrainStep step(*device, network_, store, pipeline, optimizer, from);
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
       std::vector<MicroBatch> views;
@@ -171,6 +180,7 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "optimizer on the device = on the host", .threads = n, .on_device = true},
       {.name = "optimizer on a sharing device = on the host", .threads = n, .link = LinkKind::kShared, .on_device = true},
       {.name = "resumed = uninterrupted", .threads = n, .resume = true},
+      {.name = "nvme tier = ram tier", .threads = n, .on_disk = true},
   };
   for (int i = 0; i < options.jitter_runs; ++i)
     variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
@@ -180,6 +190,8 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
     report(all.back());
   };
   for (const Variant& v : variants) compare(v, expected);
+  const std::string by_layer = runner.run({.name = "sync", .async = false, .clip = ClipMode::kLayer});
+  compare({.name = "clipped by layer: nvme tier = ram tier", .threads = n, .on_disk = true, .clip = ClipMode::kLayer}, by_layer);
   // So has a model that goes through its blocks in slabs.
   SelfTestOptions sliced = options;
   sliced.model.attention = with_local_attention(options.model.attention);

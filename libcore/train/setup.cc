@@ -59,6 +59,9 @@ HostStoreOptions host_store_options(const RunConfig& run, bool simulated) {
   o.gradients = run.optimizer.gradients == RunConfig::Gradients::kFp32 ? DType::kF32 : DType::kBF16;
   o.simulated = simulated;
   o.gradient_slots = gradient_slots(clip_mode(run));
+  o.on_disk = run.stream.tier == RunConfig::Tier::kNvme;
+  o.tier_path = run.stream.tier_path.empty() ? run.output.output_dir : run.stream.tier_path;
+  o.slots = static_cast<int>(run.stream.slots);
   return o;
 }
 
@@ -104,6 +107,8 @@ SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& m
   o.rates.pack_bytes = machine.pack_bandwidth;
   o.rates.optimizer_bytes = machine.optimizer_bandwidth;
   o.rates.host_bytes = machine.host_bandwidth;
+  o.rates.disk_read = machine.disk_read_bandwidth ? machine.disk_read_bandwidth : machine.disk_bandwidth;
+  o.rates.disk_write = machine.disk_bandwidth;
   o.rates.link_up = machine.link_up;
   o.rates.link_down = machine.link_down;
   o.rates.link_derating = machine.link_derating;

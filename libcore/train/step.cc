@@ -17,16 +17,18 @@ float clip_factor(double max_norm, double norm) {
 
 TrainStep::TrainStep(Device& device, const Network& network, HostStore& store, PipelineOptions pipeline, OptimizerOptions optimizer,
                      int64_t updates)
-    : device_(device), store_(store), optimizer_(optimizer), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
+    : device_(device), store_(store), optimizer_(optimizer), traffic_(device, store, optimizer.clip != ClipMode::kExact), updates_(updates), due_(static_cast<size_t>(store.modules()), false),
       squared_norms_(static_cast<size_t>(store.modules()), 0), slab_free_(static_cast<size_t>(store.options().gradient_slots)) {
   MS_CHECK(store.options().gradient_slots == gradient_slots(optimizer.clip));
   pipeline.training = true;
   PipelineHooks hooks;
   hooks.gradient_ready = [this](int m, const Event& e) { gradient_ready(m, e); };
   if (optimizer.on_device) device_optimizer_ = std::make_unique<DeviceOptimizer>(device, store);
-  if (exact()) hooks.before_upload = [this](int m, const Event&) { return update(m); };
+  hooks.before_upload = [this](int m, const Event& released) { return update(m, released); };
   if (exact() && optimizer.on_device) hooks.updated_weights = [this](int m) { return device_optimizer_->take_weights(m); };
-  if (!exact()) hooks.before_gradient = [this](int m) { return slab_free_[static_cast<size_t>(m) % slab_free_.size()]; };
+  hooks.before_gradient = [this](int m) {
+    return exact() ? traffic_.before_gradient(m) : slab_free_[static_cast<size_t>(m) % slab_free_.size()];
+  };
   pipeline_ = std::make_unique<Pipeline>(device, network, store, std::move(pipeline), std::move(hooks));
 }
 
@@ -39,6 +41,7 @@ void TrainStep::begin(std::span<const MicroBatch> batches, double learning_rate)
   alone_ = {};
   pipeline_->invalidate_weights();
   backward_done_ = pipeline_->train(batches);
+  traffic_.flush();
   if (device_optimizer_) device_.wait(device_.host(), device_optimizer_->last());
   device_.host().enqueue("step end", {KernelClass::kHost, 0, 0}, [this] { ended_ = device_.now(); });
   norms_done_ = device_.record(device_.host());
@@ -54,9 +57,11 @@ void TrainStep::gradient_ready(int module, const Event& event) {
                [this, &host, module, n, dtype, gradient = s.gradient] {
                  squared_norms_[static_cast<size_t>(module)] = squared_norm(host.pool(), gradient, dtype, n);
                });
-  if (exact()) return;
+  if (exact()) return traffic_.gradient_used(module, device_.record(host));
+  device_.wait(host, traffic_.fetch_rest(module));
   device_.wait(host, pipeline_->losses_ready());
-  slab_free_[static_cast<size_t>(module) % slab_free_.size()] = enqueue_adamw(module, learning_rate_, updates_ + 1);
+  const Event updated = slab_free_[static_cast<size_t>(module) % slab_free_.size()] = enqueue_adamw(module, learning_rate_, updates_ + 1);
+  traffic_.updated(module, updated);
 }
 
 bool TrainStep::decide_alone(int module, float& clip) {
@@ -99,10 +104,13 @@ StepResult TrainStep::finish() {
   return r;
 }
 
-Event TrainStep::update(int module) {
-  if (!due_[static_cast<size_t>(module)]) return {};
+Event TrainStep::update(int module, const Event& released) {
+  if (!due_[static_cast<size_t>(module)]) return traffic_.fetch_weights(module, released);
   due_[static_cast<size_t>(module)] = false;
-  return enqueue_adamw(module, pending_rate_, updates_);
+  device_.wait(device_.host(), traffic_.fetch_all(module, released));
+  const Event updated = enqueue_adamw(module, pending_rate_, updates_);
+  traffic_.updated(module, updated);
+  return updated;
 }
 
 Event TrainStep::enqueue_on_device(int module, const AdamWStep& step) {
@@ -118,7 +126,7 @@ Event TrainStep::enqueue_on_device(int module, const AdamWStep& step) {
 
 Event TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number) {
   Stream& host = device_.host();
-  ModuleState& s = store_.module(module);
+  const ModuleState s = store_.module(module);  // as it is now: of a layer on disk the next call may place it elsewhere
   const int64_t n = s.module->layout().elements;
   const HostStoreOptions& o = store_.options();
   AdamWStep step;
@@ -131,15 +139,15 @@ Event TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number)
   step.clip = clip_;
   step.seed = optimizer_.seed;
   if (device_optimizer_) return enqueue_on_device(module, step);
-  const AdamWState codecs = store_.optimizer_state(module, 0);
+  const AdamWState codecs = optimizer_state(o, s, 0);
   const double bytes = update_bytes_each(codecs.masters, codecs.moments, dtype_bytes(o.gradients), codecs.w != nullptr) * static_cast<double>(n);
-  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, &s, step, module]() mutable {
+  host.enqueue("adamw", {KernelClass::kOptimizer, 15.0 * static_cast<double>(n), bytes}, [this, &host, s, step, module]() mutable {
     if (!exact() && !decide_alone(module, step.clip)) return;
     const auto& params = s.module->params();
     const DType dtype = store_.options().gradients;
     for (size_t i = 0; i < params.size(); ++i) {
       const void* g = static_cast<const std::byte*>(s.gradient) + s.module->layout().offset[i] * dtype_bytes(dtype);
-      adamw_update(host.pool(), store_.optimizer_state(module, i), g, dtype, element_count(params[i].shape), parameter_step(step, s, module, i));
+      adamw_update(host.pool(), optimizer_state(store_.options(), s, i), g, dtype, element_count(params[i].shape), parameter_step(step, s, module, i));
     }
   });
   return device_.record(host);
@@ -148,11 +156,11 @@ Event TrainStep::enqueue_adamw(int module, double learning_rate, int64_t number)
 void TrainStep::drain() {
   Event last;
   for (int m = 0; m < store_.modules(); ++m) {
-    const Event e = update(m);
-    if (e.state()) last = e;
+    if (due_[static_cast<size_t>(m)]) last = update(m, {});
     if (device_optimizer_) device_optimizer_->take_weights(m);
   }
   device_.synchronize(last);
+  device_.synchronize(traffic_.flush());
   pipeline_->invalidate_weights();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stream/pipeline.h"
+#include "stream/state_traffic.h"
 #include "train/device_optimizer.h"
 
 namespace megaslide {
@@ -63,7 +64,7 @@ class TrainStep {
   const std::vector<double>& squared_norms() const { return squared_norms_; }
 
  private:
-  Event update(int module);
+  Event update(int module, const Event& released);
   void gradient_ready(int module, const Event& event);
   Event enqueue_adamw(int module, double learning_rate, int64_t step);
   Event enqueue_on_device(int module, const AdamWStep& step);
@@ -74,6 +75,7 @@ class TrainStep {
   Device& device_;
   HostStore& store_;
   OptimizerOptions optimizer_;
+  StateTraffic traffic_;
   std::unique_ptr<DeviceOptimizer> device_optimizer_;  // not set: on the host
   std::unique_ptr<Pipeline> pipeline_;
   int64_t updates_;

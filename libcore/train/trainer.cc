@@ -88,6 +88,7 @@ class Trainer {
         store_(network_, host_store_options(run, false)),
         device_(make_device()), pool_(options.threads) {
     for (const auto& line : data_->summary()) log_info("{}", line);
+    if (store_.tier()) log_info("{}", store_.tier()->describe());
     run_.train.max_train_steps = data_->last_step();
     state_.seed = run.train.seed;
     state_.config = run_lines(run_);
@@ -237,6 +238,7 @@ class Trainer {
     m.wait_upload = t.wait_upload();
     m.wait_download = t.wait_download();
     m.wait_optimizer = t.wait_optimizer();
+    m.wait_disk = t.wait_disk();
     const ResidentMemory memory = resident_memory();
     m.host_rss_bytes = memory.now;
     m.host_peak_bytes = memory.peak;

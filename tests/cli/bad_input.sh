@@ -32,8 +32,8 @@ printf 'train: {seed: x}\noptimizer: {betas: [0.9]}\nstraem: {async: true}\n' >b
 run finetune bad.yaml
 expect 2 out '' err '^finetune: error: 3 errors in the configuration$' err '^bad\.yaml:1:15: train\.seed' err '^bad\.yaml:2:20: optimizer\.betas' \
   err '^bad\.yaml:3:1: straem: unknown key; did you mean stream\?$' err 'remedy: man megaslide-config'
-run finetune run.yaml --set stream.slabs=4 --set stream.tier=nvme
-expect 2 out '' err 'stream\.slabs: a number of frames is not supported by this version; supported: auto, off' err 'stream\.tier: nvme'
+run finetune run.yaml --set optimizer.device=device --set stream.tier=nvme --set optimizer.masters=bf16-sr --set model.compute_dtype=fp32
+expect 2 out '' err 'optimizer\.device: device with stream\.tier: nvme is not supported by this version; supported: cpu with either' err 'optimizer\.masters: bf16-sr with model\.compute_dtype: fp32'
 run finetune
 expect 2 out ''
 run finetune no-such.yaml

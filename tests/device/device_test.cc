@@ -239,6 +239,53 @@ TEST(SimDevice, AWaitingTaskDoesNotHoldTheProcessor) {
   }
 }
 
+// An optimizer that waits for the disk makes an upload wait, and that the device: the disk's, the optimizer's and the link's share.
+TEST(SimDevice, WaitsForTheDiskAreItsOwn) {
+  SimDeviceOptions o;
+  o.rates.disk_read = 1e9;
+  o.rates.optimizer_bytes = 1e9;
+  o.link = LinkKind::kEmulated;
+  o.bandwidth = 1e9;
+  auto d = make_sim_device(o);
+  d->disk().enqueue("read", {KernelClass::kDiskRead, 0, 1e9}, nullptr);
+  d->wait(d->host(), d->record(d->disk()));
+  d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 0.5e9}, nullptr);
+  d->wait(d->upload(), d->record(d->host()));
+  d->copy(d->upload(), nullptr, nullptr, 250000000, CopyKind::kUpload, "upload");
+  d->wait(d->compute(), d->record(d->upload()));
+  d->synchronize();
+  StreamTimes t = d->take_times();
+  EXPECT_DOUBLE_EQ(t.wait_disk(), 1);
+  EXPECT_DOUBLE_EQ(t.wait_optimizer(), 0.5);
+  EXPECT_DOUBLE_EQ(t.wait_upload(), 0.25);
+  // Weights that come from the disk without an update.
+  d->disk().enqueue("read", {KernelClass::kDiskRead, 0, 2e9}, nullptr);
+  d->wait(d->upload(), d->record(d->disk()));
+  d->wait(d->compute(), d->record(d->upload()));
+  d->synchronize();
+  t = d->take_times();
+  EXPECT_DOUBLE_EQ(t.wait_disk(), 2);
+  EXPECT_DOUBLE_EQ(t.wait_optimizer(), 0);
+  EXPECT_DOUBLE_EQ(t.wait_upload(), 0);
+}
+
+TEST(SimDevice, WorkThatWaitsLeavesTheProcessorToOthers) {
+  SimDeviceOptions o;
+  o.rates.gemm = o.rates.disk_read = o.rates.optimizer_bytes = 1e9;
+  o.rates.unified = true;
+  auto d = make_sim_device(o);
+  d->disk().enqueue("read", {KernelClass::kDiskRead, 0, 10e9}, nullptr);
+  d->wait(d->host(), d->record(d->disk()));
+  d->host().enqueue("adamw", {KernelClass::kOptimizer, 0, 1e9}, nullptr);  // from 10 to 11
+  d->compute().enqueue("gemm", {KernelClass::kGemm, 8e9, 0}, nullptr);     // from 0 to 8
+  const Event first = d->record(d->compute());
+  d->compute().enqueue("gemm", {KernelClass::kGemm, 3e9, 0}, nullptr);     // from 8 to 10, and from 11 to 12
+  d->synchronize(first);
+  EXPECT_DOUBLE_EQ(d->now(), 8);
+  d->synchronize();
+  EXPECT_DOUBLE_EQ(d->now(), 12);
+}
+
 TEST(SimDevice, SameArenaAsCpu) {
   auto sim = make_sim_device({});
   auto cpu = make_cpu_device({.threads = 1});

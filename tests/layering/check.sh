@@ -36,7 +36,7 @@ BEGIN {
   third["^(cuda|cublas|cudnn|nvrtc|driver_types|mma)"] = "^(kernels|libcore/device)/"
   third["^(oneapi/|dnnl)"]                         = "^kernels/gemm/"
   third["^hwy/"]                                   = "^kernels/"
-  third["^liburing"]                               = "^libcore/(io|stream)/"
+  third["^liburing"]                               = "^libcore/io/"
   third["^png\\.h"]                                = "^libcore/io/"
   third["^zip\\.h"]                                = "^libcore/io/"
   third["^openssl/"]                               = "^libcore/base/"

@@ -20,6 +20,7 @@ class EdgeDroppingDevice final : public Device {
   Stream& upload() override { return inner_.upload(); }
   Stream& download() override { return inner_.download(); }
   Stream& host() override { return inner_.host(); }
+  Stream& disk() override { return inner_.disk(); }
   void* allocate(int64_t bytes, std::string_view name, MemoryCategory c) override { return inner_.allocate(bytes, name, c); }
   void release(void* p) override { inner_.release(p); }
   const MemoryReport& memory() const override { return inner_.memory(); }
@@ -48,6 +49,7 @@ class EdgeDroppingDevice final : public Device {
       case StreamKind::kUpload: return inner_.upload();
       case StreamKind::kDownload: return inner_.download();
       case StreamKind::kHost: return inner_.host();
+      case StreamKind::kDisk: return inner_.disk();
     }
     return inner_.compute();
   }

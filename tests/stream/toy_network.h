@@ -111,7 +111,7 @@ inline void fill_toy(HostStore& store) {
     const auto& layout = store.module(m).module->layout();
     std::vector<float> p(static_cast<size_t>(layout.elements), 0);
     for (size_t i = 0; i < p.size(); ++i) p[i] = 0.8f + 0.01f * static_cast<float>((i * 7 + static_cast<size_t>(m) * 13) % 41);
-    store.write_master(pool, m, 0, layout.elements, p.data());
+    store.change_module(m, [&](ModuleState&) { store.write_master(pool, m, 0, layout.elements, p.data()); });
   }
 }
 

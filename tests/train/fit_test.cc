@@ -27,7 +27,7 @@ TEST_F(Fit, TheNextLongerClipAndLargerPictureDoNotFit) {
   EXPECT_EQ(report.num_frames, 81);
   EXPECT_EQ(report.width, 832);
   EXPECT_EQ(report.height, 480);
-  ASSERT_EQ(report.rows.size(), 5u);
+  ASSERT_EQ(report.rows.size(), 6u);
   for (const FitRow& row : report.rows) {
     std::vector<std::string> sets;
     for (size_t at = row.settings.find("--set "); at != std::string::npos; at = row.settings.find("--set ", at + 1))
@@ -69,6 +69,7 @@ TEST_F(Fit, RemediesAreAsFewSettingsAsAreNeeded) {
   const auto has = [&](const std::string& remedy) { return std::find(plan.remedies.begin(), plan.remedies.end(), remedy) != plan.remedies.end(); };
   EXPECT_TRUE(has("--set stream.stash=host --set optimizer.moments=int8"));
   EXPECT_TRUE(has("--set stream.stash=recompute --set optimizer.moments=int8"));
+  EXPECT_TRUE(has("--set stream.stash=host --set stream.tier=nvme"));
 }
 
 }  // namespace
