@@ -19,8 +19,10 @@ tiny dsa, link       | tiny-dsa   | 3 | data.batch_size=4 stream.link.kind=emula
 tiny, accumulation 4 | tiny-dense | 3 | data.batch_size=1 train.gradient_accumulation_steps=4
 tiny, codecs         | tiny-dense | 3 | data.batch_size=4 optimizer.masters=bf16-sr optimizer.moments=int8
 tiny, Adam on device | tiny-dense | 3 | data.batch_size=4 optimizer.device=device stream.link.kind=emulated stream.link.bandwidth=2GB/s
+tiny, slabs          | tiny-dsa   | 3 | data.batch_size=4 stream.slabs=1 stream.link.kind=emulated stream.link.bandwidth=2GB/s
 width of 1.3B        | wide       | 1 | data.batch_size=1
 width of 1.3B, link  | wide       | 1 | data.batch_size=1 stream.link.kind=emulated stream.link.bandwidth=300MB/s
+width of 1.3B, nvme  | wide       | 1 | data.batch_size=1 stream.tier=nvme
 '
 
 cat >"$work/wide.yaml" <<END

@@ -31,8 +31,8 @@ std::string trace_json(std::span<const TraceSpan> spans, std::span<const TraceSt
   };
   for (const TraceStep& s : steps)
     event(kSteps, fmt::format("step {}", s.number), "step", s.begin, s.end,
-          fmt::format(R"("wait_upload":{:.6g},"wait_download":{:.6g},"wait_optimizer":{:.6g},"wait_data":{:.6g})", s.wait_upload, s.wait_download,
-                      s.wait_optimizer, s.wait_data));
+          fmt::format(R"("wait_upload":{:.6g},"wait_download":{:.6g},"wait_optimizer":{:.6g},"wait_disk":{:.6g},"wait_data":{:.6g})", s.wait_upload,
+                      s.wait_download, s.wait_optimizer, s.wait_disk, s.wait_data));
   for (const TraceSpan& s : spans)
     event(kFirstStream + static_cast<int>(s.stream), s.name, stream_kind_name(s.stream), s.begin, s.end,
           fmt::format(R"("phase":"{}")", escaped(phases[static_cast<size_t>(s.phase)])));

@@ -13,7 +13,7 @@ namespace megaslide {
 struct TraceStep {
   int64_t number = 0;
   double begin = 0, end = 0;
-  double wait_upload = 0, wait_download = 0, wait_optimizer = 0, wait_data = 0;
+  double wait_upload = 0, wait_download = 0, wait_optimizer = 0, wait_disk = 0, wait_data = 0;
 };
 
 // One track of steps and one a stream; every event is a complete one ("X"), in microseconds.

@@ -111,7 +111,7 @@ Plan simulate(const PlanRequest& r, StopToken stop) {
   p.bound_by = bound_by(t, p.waits, p.step_seconds, r.run.stream.async);
   if (r.trace) {
     p.trace = device->take_trace();
-    p.trace_step = {kSteps, begin, device->now(), p.waits.upload, p.waits.download, p.waits.optimizer, 0};
+    p.trace_step = {kSteps, begin, device->now(), p.waits.upload, p.waits.download, p.waits.optimizer, p.waits.disk, 0};
     p.phases = device->phases();
   }
   p.parameters = parameter_count(r.model);

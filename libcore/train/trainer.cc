@@ -116,7 +116,7 @@ class Trainer {
       m.seconds = boundary - begun;
       finish_metrics(m, batches);
       if (!options_.trace_path.empty())
-        trace_steps_.push_back({m.step, begun, boundary, m.wait_upload, m.wait_download, m.wait_optimizer, m.wait_data});
+        trace_steps_.push_back({m.step, begun, boundary, m.wait_upload, m.wait_download, m.wait_optimizer, m.wait_disk, m.wait_data});
       if (validation_due(last)) m.validation_loss = validate();
       metrics_->write(m);
       if (on_step) on_step(m);

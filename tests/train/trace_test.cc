@@ -58,7 +58,7 @@ void expect_steps(const Track& track, int64_t first, int64_t last) {
   for (const json& e : track.events) {
     EXPECT_EQ(e.at("name"), fmt::format("step {}", first++));
     double waited = 0;
-    for (const char* what : {"wait_upload", "wait_download", "wait_optimizer", "wait_data"}) {
+    for (const char* what : {"wait_upload", "wait_download", "wait_optimizer", "wait_disk", "wait_data"}) {
       const double seconds = e.at("args").at(what);
       // Differences of sums of seconds: rounding may leave a little below none.
       EXPECT_GE(seconds, -1e-9) << what;
