@@ -152,7 +152,7 @@ void dsa_forward(Stream& stream, float* out, float* lse, const void* q, const vo
   const DsaForwardArgs args{out, lse, q, k, v, offsets, s, dtype, DsaBlocking(s)};
   if (on_tiles(s, dtype)) return tile_forward(stream, args);
   const int64_t blocks = args.blocking.blocks, of_frame = blocks / s.frames, first = s.query_begin * of_frame;
-  const int64_t all = s.query_frames == 0 ? s.batch * blocks : s.query_frames * of_frame;
+  const int64_t all = s.batch * (s.query_end() - s.query_begin) * of_frame;
   stream.parallel_for(all * s.groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t block = first + i / s.groups;
@@ -179,7 +179,7 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   });
   if (on_tiles(s, dtype)) return tile_backward(stream, args);
   const int64_t blocks = args.blocking.blocks, of_frame = blocks / s.frames, step = band_blocks(s);
-  const int64_t all = s.query_frames == 0 ? s.batch * blocks : s.query_end() * of_frame;
+  const int64_t all = s.batch * s.query_end() * of_frame;
   DsaBand band(s);
   band.memory = static_cast<std::byte*>(workspace);
   for (int64_t first = s.query_begin * of_frame; first < all; first += step) {

@@ -25,7 +25,8 @@ class WanBlock final : public WanModule<Layer> {
   std::optional<FrameRange> sees(int64_t clip_frames, FrameRange own) const override { return attention_.sees(clip_frames, own); }
 
  private:
-  // Intermediates, R rows of D, of a slab those that it sees in self-attention, and its own after it: "operand" is the compute dtype, the rest fp32. What only backward reads is nullptr when
+  // Intermediates, R rows of D, of a slab those that it sees in self-attention, and its own after it:
+  // "operand" is the compute dtype, the rest fp32. What only backward reads is nullptr when
   // nothing is kept.
   struct SelfTensors {
     void* z;                 // operand: modulated norm of x

@@ -334,18 +334,26 @@ class SlabPass final : public Pass {
     if (b.shots) done(shots_);
   }
 
+  // The next place of a lane, filled by copies(upload stream, place), for the compute stream to read.
+  template <class F>
+  const float* upload(Lane& lane, F&& copies) {
+    Stream& u = x_.device.upload();
+    lane.hand = 1 - lane.hand;
+    x_.device.wait(u, lane.free[lane.hand]);
+    copies(u, lane.memory[lane.hand]);
+    x_.device.wait(x_.device.compute(), x_.device.record(u));
+    return lane.memory[lane.hand];
+  }
+
   // Frames of a sample for the compute stream to read.
   const float* bring(Lane& lane, const HostRows& from, const BatchShape& s, int64_t sample, FrameRange frames) {
     const float* host = from.rows + first_row(s, sample, frames.begin);
     if (shared_) return host;
-    Stream& u = x_.device.upload();
-    lane.hand = 1 - lane.hand;
-    x_.device.wait(u, lane.free[lane.hand]);
-    // Slabs arrive in order.
-    x_.device.wait(u, from.there[static_cast<size_t>(sample * slabs(s) + (frames.end - 1) / slab_)]);
-    x_.device.copy(u, lane.memory[lane.hand], host, elements(s, frames) * 4, CopyKind::kUpload, "upload slab");
-    x_.device.wait(x_.device.compute(), x_.device.record(u));
-    return lane.memory[lane.hand];
+    return upload(lane, [&](Stream& u, float* to) {
+      // Slabs arrive in order.
+      x_.device.wait(u, from.there[static_cast<size_t>(sample * slabs(s) + (frames.end - 1) / slab_)]);
+      x_.device.copy(u, to, host, elements(s, frames) * 4, CopyKind::kUpload, "upload slab");
+    });
   }
 
   // Where the compute stream writes frames of a sample that leave() takes to the host.
@@ -385,14 +393,11 @@ class SlabPass final : public Pass {
     for (int64_t c = 0; c < channels; ++c) body(c * n, ((sample * channels + c) * s.frames + frames.begin) * area, n);
   }
   const float* bring_latent(Lane& lane, const float* host, int64_t channels, const BatchShape& s, int64_t sample, FrameRange frames) {
-    Stream& u = x_.device.upload();
-    lane.hand = 1 - lane.hand;
-    x_.device.wait(u, lane.free[lane.hand]);
-    for_channels(channels, s, sample, frames, [&](int64_t at, int64_t of_clip, int64_t n) {
-      x_.device.copy(u, lane.memory[lane.hand] + at, host + of_clip, n * 4, CopyKind::kUpload, "upload inputs");
+    return upload(lane, [&](Stream& u, float* to) {
+      for_channels(channels, s, sample, frames, [&](int64_t at, int64_t of_clip, int64_t n) {
+        x_.device.copy(u, to + at, host + of_clip, n * 4, CopyKind::kUpload, "upload inputs");
+      });
     });
-    x_.device.wait(x_.device.compute(), x_.device.record(u));
-    return lane.memory[lane.hand];
   }
 
   // ---- calls -------------------------------------------------------------------------------------------------------
@@ -416,12 +421,8 @@ class SlabPass final : public Pass {
         table[static_cast<size_t>(end * n + t)] = static_cast<int32_t>(
             std::clamp<int64_t>(b.shots[(end * b.shape.batch + sample) * b.shape.frames + seen.begin + t] - seen.begin, 0, n - 1));
     const std::vector<int32_t>& kept = *shot_tables_.insert(std::move(table)).first;
-    Stream& u = x_.device.upload();
-    shots_.hand = 1 - shots_.hand;
-    x_.device.wait(u, shots_.free[shots_.hand]);
-    x_.device.copy(u, shots_.memory[shots_.hand], kept.data(), 8 * n, CopyKind::kUpload, "upload inputs");
-    x_.device.wait(x_.device.compute(), x_.device.record(u));
-    c.t_lo = reinterpret_cast<const int32_t*>(shots_.memory[shots_.hand]);
+    c.t_lo = reinterpret_cast<const int32_t*>(
+        upload(shots_, [&](Stream& u, float* to) { x_.device.copy(u, to, kept.data(), 8 * n, CopyKind::kUpload, "upload inputs"); }));
     c.t_hi = c.t_lo + n;
     return c;
   }

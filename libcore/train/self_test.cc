@@ -185,10 +185,11 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
   for (int i = 0; i < options.jitter_runs; ++i)
     variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
   std::vector<SelfTestComparison> all;
-  const auto compare = [&](const Variant& v, const std::string& with) {
-    all.push_back({v.name, with, runner.run(v)});
+  const auto compare_in = [&](const Runner& with_model, const Variant& v, const std::string& with) {
+    all.push_back({v.name, with, with_model.run(v)});
     report(all.back());
   };
+  const auto compare = [&](const Variant& v, const std::string& with) { compare_in(runner, v, with); };
   for (const Variant& v : variants) compare(v, expected);
   const std::string by_layer = runner.run({.name = "sync", .async = false, .clip = ClipMode::kLayer});
   compare({.name = "clipped by layer: nvme tier = ram tier", .threads = n, .on_disk = true, .clip = ClipMode::kLayer}, by_layer);
@@ -204,10 +205,7 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
       {.name = "slabs: segments of 2 layers = all inputs kept", .threads = n, .stash = {StashPlace::kHost, 2}, .slab_frames = 1},
   };
   if (options.jitter_runs > 0) slab_variants.push_back({.name = "slabs: jitter = no jitter", .threads = n, .jitter = 1e-3, .slab_frames = 1});
-  for (const Variant& v : slab_variants) {
-    all.push_back({v.name, slabs, slab_runner.run(v)});
-    report(all.back());
-  }
+  for (const Variant& v : slab_variants) compare_in(slab_runner, v, slabs);
   // Lossy codecs have states of their own, as well defined.
   for (const auto& [masters, moments, name] : {std::tuple{MasterCodec::kSplit, MomentCodec::kInt8, "int8 moments"},
                                                {MasterCodec::kBf16Sr, MomentCodec::kBf16, "bf16-sr masters, bf16 moments"}}) {

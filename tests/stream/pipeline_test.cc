@@ -22,17 +22,8 @@ using testing::EdgeDroppingDevice;
 constexpr int64_t kWidth = 192;
 constexpr int kLayers = 5;
 
-struct Inputs {
-  BatchShape shape{1, 2, 3, 2, 1};
-  std::vector<float> latent, target, timestep{500}, text{0};
-  explicit Inputs(int series) {
-    const Random random(7, RandomPurpose::kTest);
-    for (int64_t i = 0; i < shape.rows() * kWidth; ++i) {
-      latent.push_back(static_cast<float>(random.normal(static_cast<uint64_t>(series), static_cast<uint64_t>(i))));
-      target.push_back(static_cast<float>(random.normal(static_cast<uint64_t>(series) + 1000, static_cast<uint64_t>(i))));
-    }
-  }
-  MicroBatch batch() const { return {shape, latent.data(), timestep.data(), text.data(), target.data()}; }
+struct Inputs : testing::ToyInputs {
+  explicit Inputs(int series) : ToyInputs(kWidth, {1, 2, 3, 2, 1}, static_cast<uint64_t>(series)) {}
 };
 
 // Steps of plain gradient descent, each module's update queued on the host stream ahead of its upload.

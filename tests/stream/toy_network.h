@@ -3,10 +3,13 @@
 #pragma once
 #include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "base/philox.h"
 #include "device/device.h"
 #include "model/layer.h"
 #include "stream/host_store.h"
+#include "stream/micro_batch.h"
 
 namespace megaslide::testing {
 
@@ -114,5 +117,19 @@ inline void fill_toy(HostStore& store) {
     store.change_module(m, [&](ModuleState&) { store.write_master(pool, m, 0, layout.elements, p.data()); });
   }
 }
+
+// A batch of random numbers for it.
+struct ToyInputs {
+  BatchShape shape;
+  std::vector<float> latent, target, timestep{500}, text{0};
+  ToyInputs(int64_t width, const BatchShape& grid, uint64_t series) : shape(grid) {
+    const Random random(7, RandomPurpose::kTest);
+    for (int64_t i = 0; i < shape.rows() * width; ++i) {
+      latent.push_back(static_cast<float>(random.normal(series, static_cast<uint64_t>(i))));
+      target.push_back(static_cast<float>(random.normal(series + 1000, static_cast<uint64_t>(i))));
+    }
+  }
+  MicroBatch batch() const { return {shape, latent.data(), timestep.data(), text.data(), target.data()}; }
+};
 
 }  // namespace megaslide::testing

@@ -199,17 +199,8 @@ TEST(DiskTier, IsProposedWhereMemoryIsShortAndTheDiskHasRoom) {
 constexpr int64_t kWidth = 1024;
 constexpr int kLayers = 9;
 
-struct Inputs {
-  BatchShape shape{1, 1, 2, 1, 1};
-  std::vector<float> latent, target, timestep{500}, text{0};
-  explicit Inputs(uint64_t series) {
-    const Random random(7, RandomPurpose::kTest);
-    for (int64_t i = 0; i < shape.rows() * kWidth; ++i) {
-      latent.push_back(static_cast<float>(random.normal(series, static_cast<uint64_t>(i))));
-      target.push_back(static_cast<float>(random.normal(series + 1000, static_cast<uint64_t>(i))));
-    }
-  }
-  MicroBatch batch() const { return {shape, latent.data(), timestep.data(), text.data(), target.data()}; }
+struct Inputs : testing::ToyInputs {
+  explicit Inputs(uint64_t series) : ToyInputs(kWidth, {1, 1, 2, 1, 1}, series) {}
 };
 
 struct Settings {

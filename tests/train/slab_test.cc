@@ -10,24 +10,15 @@
 #include "model/wan.h"
 #include "stream/pipeline.h"
 #include "train/checkpoint.h"
+#include "train/self_test.h"
 #include "train/step.h"
 
 namespace megaslide {
 namespace {
 
 ModelConfig small_model() {
-  ModelConfig c;
-  c.dim = 96;
-  c.heads = 3;
-  c.ffn_dim = 192;
-  c.layers = 3;
-  c.text_dim = 32;
-  c.text_len = 8;
-  c.freq_dim = 64;
-  c.attention.kind = AttentionKind::kDsa;
-  c.attention.dsa.kernel = {3, 3, 3};
-  c.attention.dsa.reach = {1, 1, 1};
-  c.attention.dsa.groups = 3;
+  ModelConfig c = self_test_model();
+  c.attention.per_layer.clear();
   return c;
 }
 
