@@ -39,6 +39,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual Backend backend() const = 0;
+  // Whose entries, and so whose workspaces, calls stand for: on `sim` those of the device that it stands for.
+  virtual Backend target() const { return backend(); }
 
   // Queues `work` under a static `name` (the trace's and the error's). `sim` charges `cost` and drops the work.
   virtual void enqueue(const char* name, const Cost& cost, std::function<void()> work) = 0;

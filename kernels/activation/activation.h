@@ -32,14 +32,12 @@ GeluBackward gelu_backward;
 SiluForward silu_forward;
 SiluBackward silu_backward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-GeluForward gelu_forward;
-GeluBackward gelu_backward;
-SiluForward silu_forward;
-SiluBackward silu_backward;
+MS_OPTIONAL GeluForward gelu_forward;
+MS_OPTIONAL GeluBackward gelu_backward;
+MS_OPTIONAL SiluForward silu_forward;
+MS_OPTIONAL SiluBackward silu_backward;
 }  // namespace cuda
-#endif
 
 // The plain twins, fp64 inside.
 namespace reference {
@@ -63,13 +61,13 @@ inline Cost silu_backward_cost(float*, const float*, const float*, int64_t n, bo
   return {KernelClass::kVector, 23.0 * static_cast<double>(n), 12.0 * static_cast<double>(n)};
 }
 
-inline constexpr Kernel<GeluForward> gelu_forward{"gelu_forward", &cpu::gelu_forward, MS_CUDA(gelu_forward),
+inline constexpr Kernel<GeluForward> gelu_forward{"gelu_forward", &cpu::gelu_forward, &cuda::gelu_forward,
                                                   &gelu_forward_cost};
-inline constexpr Kernel<GeluBackward> gelu_backward{"gelu_backward", &cpu::gelu_backward, MS_CUDA(gelu_backward),
+inline constexpr Kernel<GeluBackward> gelu_backward{"gelu_backward", &cpu::gelu_backward, &cuda::gelu_backward,
                                                     &gelu_backward_cost};
-inline constexpr Kernel<SiluForward> silu_forward{"silu_forward", &cpu::silu_forward, MS_CUDA(silu_forward),
+inline constexpr Kernel<SiluForward> silu_forward{"silu_forward", &cpu::silu_forward, &cuda::silu_forward,
                                                   &silu_forward_cost};
-inline constexpr Kernel<SiluBackward> silu_backward{"silu_backward", &cpu::silu_backward, MS_CUDA(silu_backward),
+inline constexpr Kernel<SiluBackward> silu_backward{"silu_backward", &cpu::silu_backward, &cuda::silu_backward,
                                                     &silu_backward_cost};
 
 }  // namespace megaslide

@@ -111,13 +111,16 @@ using AdamWByFactor = void(Stream&, AdamWState state, const void* gradient, DTyp
                            AdamWStep step, const float* factor);
 namespace cpu {
 AdamWByFactor adamw_by_factor;
-}
+}  // namespace cpu
+namespace cuda {
+MS_OPTIONAL AdamWByFactor adamw_by_factor;
+}  // namespace cuda
 inline Cost adamw_by_factor_cost(AdamWState a, const void*, DType gradient_dtype, int64_t n, AdamWStep, const float*) {
   const auto elements = static_cast<double>(n);
   return {KernelClass::kUpdate, 15 * elements,
           elements * update_bytes_each(a.masters, a.moments, dtype_bytes(gradient_dtype), a.w != nullptr)};
 }
-inline constexpr Kernel<AdamWByFactor> adamw_by_factor{"adamw", &cpu::adamw_by_factor, nullptr, &adamw_by_factor_cost};
+inline constexpr Kernel<AdamWByFactor> adamw_by_factor{"adamw", &cpu::adamw_by_factor, &cuda::adamw_by_factor, &adamw_by_factor_cost};
 
 // m and v of n elements from and to fp32, with scales where the codec has them. Encoding is to nearest (bf16: ties to
 // even; int8: of the level), so that what was decoded is encoded to the same bits. v is not negative.

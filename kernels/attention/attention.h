@@ -74,10 +74,12 @@ WindowBackward window_attention_backward;
 }  // namespace cpu
 
 namespace cuda {
-AttentionForward dense_attention_forward;
-AttentionBackward dense_attention_backward;
-WindowForward window_attention_forward;
-WindowBackward window_attention_backward;
+MS_OPTIONAL AttentionForward dense_attention_forward;
+MS_OPTIONAL AttentionBackward dense_attention_backward;
+MS_OPTIONAL AttentionForward dense_materialised_forward;
+MS_OPTIONAL AttentionBackward dense_materialised_backward;
+MS_OPTIONAL WindowForward window_attention_forward;
+MS_OPTIONAL WindowBackward window_attention_backward;
 }  // namespace cuda
 
 // Two products a pair forward, five backward; bytes of the tensors, once each.
@@ -94,16 +96,16 @@ Cost window_attention_backward_cost(float*, float*, float*, const void*, const v
                                     const float*, const float*, void*, WindowShape, DType);
 
 inline constexpr Kernel<AttentionForward> dense_attention_forward{
-    "dense_attention_forward", &cpu::dense_attention_forward, MS_CUDA(dense_attention_forward), &dense_attention_forward_cost};
+    "dense_attention_forward", &cpu::dense_attention_forward, &cuda::dense_attention_forward, &dense_attention_forward_cost};
 inline constexpr Kernel<AttentionBackward> dense_attention_backward{
-    "dense_attention_backward", &cpu::dense_attention_backward, MS_CUDA(dense_attention_backward), &dense_attention_backward_cost};
+    "dense_attention_backward", &cpu::dense_attention_backward, &cuda::dense_attention_backward, &dense_attention_backward_cost};
 inline constexpr Kernel<AttentionForward> dense_materialised_forward{
-    "dense_materialised_forward", &cpu::dense_materialised_forward, nullptr, &dense_materialised_forward_cost};
+    "dense_materialised_forward", &cpu::dense_materialised_forward, &cuda::dense_materialised_forward, &dense_materialised_forward_cost};
 inline constexpr Kernel<AttentionBackward> dense_materialised_backward{
-    "dense_materialised_backward", &cpu::dense_materialised_backward, nullptr, &dense_materialised_backward_cost};
+    "dense_materialised_backward", &cpu::dense_materialised_backward, &cuda::dense_materialised_backward, &dense_materialised_backward_cost};
 inline constexpr Kernel<WindowForward> window_attention_forward{
-    "window_attention_forward", &cpu::window_attention_forward, MS_CUDA(window_attention_forward), &window_attention_forward_cost};
+    "window_attention_forward", &cpu::window_attention_forward, &cuda::window_attention_forward, &window_attention_forward_cost};
 inline constexpr Kernel<WindowBackward> window_attention_backward{
-    "window_attention_backward", &cpu::window_attention_backward, MS_CUDA(window_attention_backward), &window_attention_backward_cost};
+    "window_attention_backward", &cpu::window_attention_backward, &cuda::window_attention_backward, &window_attention_backward_cost};
 
 }  // namespace megaslide

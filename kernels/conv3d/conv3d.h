@@ -62,6 +62,11 @@ ConvPack conv_pack;
 FrameConvForward frame_conv;
 FrameFinishForward frame_finish;
 }  // namespace cpu
+namespace cuda {
+MS_OPTIONAL ConvPack conv_pack;
+MS_OPTIONAL FrameConvForward frame_conv;
+MS_OPTIONAL FrameFinishForward frame_finish;
+}  // namespace cuda
 
 // The plain twin: fp64 sums, one cell after the other; w as conv_pack takes it.
 namespace reference {
@@ -95,9 +100,9 @@ inline Cost frame_finish_cost(const void*, FrameFinish f) {
   return {KernelClass::kVector, 0, 3.0 * static_cast<double>(f.out.bytes())};
 }
 
-inline constexpr Kernel<ConvPack> conv_pack{"conv_pack", &cpu::conv_pack, nullptr, &conv_pack_cost};
-inline constexpr Kernel<FrameConvForward> frame_conv{"frame_conv", &cpu::frame_conv, nullptr, &frame_conv_cost};
-inline constexpr Kernel<FrameFinishForward> frame_finish{"frame_finish", &cpu::frame_finish, nullptr,
+inline constexpr Kernel<ConvPack> conv_pack{"conv_pack", &cpu::conv_pack, &cuda::conv_pack, &conv_pack_cost};
+inline constexpr Kernel<FrameConvForward> frame_conv{"frame_conv", &cpu::frame_conv, &cuda::frame_conv, &frame_conv_cost};
+inline constexpr Kernel<FrameFinishForward> frame_finish{"frame_finish", &cpu::frame_finish, &cuda::frame_finish,
                                                          &frame_finish_cost};
 
 }  // namespace megaslide

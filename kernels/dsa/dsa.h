@@ -92,8 +92,8 @@ DsaBackward dsa_backward;
 }  // namespace cpu
 
 namespace cuda {
-DsaForward dsa_forward;
-DsaBackward dsa_backward;
+MS_OPTIONAL DsaForward dsa_forward;
+MS_OPTIONAL DsaBackward dsa_backward;
 }  // namespace cuda
 
 // 4KC and 10KC flop a token; bytes of every tensor once.
@@ -101,7 +101,7 @@ Cost dsa_forward_cost(float*, float*, const void*, const void*, const void*, con
 Cost dsa_backward_cost(float*, float*, float*, float*, const void*, const void*, const void*, const float*,
                        const float*, const float*, const float*, void*, DsaShape, DType);
 
-inline constexpr Kernel<DsaForward> dsa_forward{"dsa_forward", &cpu::dsa_forward, MS_CUDA(dsa_forward), &dsa_forward_cost};
-inline constexpr Kernel<DsaBackward> dsa_backward{"dsa_backward", &cpu::dsa_backward, MS_CUDA(dsa_backward), &dsa_backward_cost};
+inline constexpr Kernel<DsaForward> dsa_forward{"dsa_forward", &cpu::dsa_forward, &cuda::dsa_forward, &dsa_forward_cost};
+inline constexpr Kernel<DsaBackward> dsa_backward{"dsa_backward", &cpu::dsa_backward, &cuda::dsa_backward, &dsa_backward_cost};
 
 }  // namespace megaslide

@@ -55,10 +55,10 @@ MotionGivenBackward motion_given_backward;
 }  // namespace cpu
 
 namespace cuda {
-MotionForward motion_forward;
-MotionBackward motion_backward;
-MotionGivenForward motion_given_forward;
-MotionGivenBackward motion_given_backward;
+MS_OPTIONAL MotionForward motion_forward;
+MS_OPTIONAL MotionBackward motion_backward;
+MS_OPTIONAL MotionGivenForward motion_given_forward;
+MS_OPTIONAL MotionGivenBackward motion_given_backward;
 }  // namespace cuda
 
 // 3.7k·(k_t − 1) flop a token, backward three times that; bytes of every tensor once.
@@ -69,14 +69,14 @@ Cost motion_backward_cost(float*, float*, float*, const float*, const float*, co
 Cost motion_given_forward_cost(float*, float*, const float*, const void*, DsaShape, DType);
 Cost motion_given_backward_cost(float*, const float*, const float*, DsaShape);
 
-inline constexpr Kernel<MotionForward> motion_forward{"motion_forward", &cpu::motion_forward, MS_CUDA(motion_forward),
+inline constexpr Kernel<MotionForward> motion_forward{"motion_forward", &cpu::motion_forward, &cuda::motion_forward,
                                                       &motion_forward_cost};
-inline constexpr Kernel<MotionBackward> motion_backward{"motion_backward", &cpu::motion_backward, MS_CUDA(motion_backward),
+inline constexpr Kernel<MotionBackward> motion_backward{"motion_backward", &cpu::motion_backward, &cuda::motion_backward,
                                                         &motion_backward_cost};
 
 inline constexpr Kernel<MotionGivenForward> motion_given_forward{"motion_given_forward", &cpu::motion_given_forward,
-                                                                 MS_CUDA(motion_given_forward), &motion_given_forward_cost};
+                                                                 &cuda::motion_given_forward, &motion_given_forward_cost};
 inline constexpr Kernel<MotionGivenBackward> motion_given_backward{"motion_given_backward", &cpu::motion_given_backward,
-                                                                   MS_CUDA(motion_given_backward), &motion_given_backward_cost};
+                                                                   &cuda::motion_given_backward, &motion_given_backward_cost};
 
 }  // namespace megaslide

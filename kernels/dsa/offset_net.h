@@ -44,8 +44,8 @@ OffsetNetBackward offset_net_backward;
 }  // namespace cpu
 
 namespace cuda {
-OffsetNetForward offset_net_forward;
-OffsetNetBackward offset_net_backward;
+MS_OPTIONAL OffsetNetForward offset_net_forward;
+MS_OPTIONAL OffsetNetBackward offset_net_backward;
 }  // namespace cuda
 
 Cost offset_net_forward_cost(void*, float*, const void*, const void*, const void*, const void*, const void*,
@@ -53,9 +53,9 @@ Cost offset_net_forward_cost(void*, float*, const void*, const void*, const void
 Cost offset_net_backward_cost(float*, float*, float*, float*, float*, const float*, const float*, const void*,
                               const void*, const void*, const void*, void*, OffsetNetShape);
 
-inline constexpr Kernel<OffsetNetForward> offset_net_forward{"offset_net_forward", &cpu::offset_net_forward, MS_CUDA(offset_net_forward),
+inline constexpr Kernel<OffsetNetForward> offset_net_forward{"offset_net_forward", &cpu::offset_net_forward, &cuda::offset_net_forward,
                                                              &offset_net_forward_cost};
 inline constexpr Kernel<OffsetNetBackward> offset_net_backward{"offset_net_backward", &cpu::offset_net_backward,
-                                                               MS_CUDA(offset_net_backward), &offset_net_backward_cost};
+                                                               &cuda::offset_net_backward, &offset_net_backward_cost};
 
 }  // namespace megaslide

@@ -47,16 +47,16 @@ PooledBackward pooled_backward;
 }  // namespace cpu
 
 namespace cuda {
-PooledForward pooled_forward;
-PooledBackward pooled_backward;
+MS_OPTIONAL PooledForward pooled_forward;
+MS_OPTIONAL PooledBackward pooled_backward;
 }  // namespace cuda
 
 Cost pooled_forward_cost(float*, float*, const void*, const void*, const void*, const void*, void*, PooledShape, DType);
 Cost pooled_backward_cost(float*, float*, float*, float*, const float*, const void*, const float*, void*, PooledShape);
 
-inline constexpr Kernel<PooledForward> pooled_forward{"pooled_forward", &cpu::pooled_forward, MS_CUDA(pooled_forward),
+inline constexpr Kernel<PooledForward> pooled_forward{"pooled_forward", &cpu::pooled_forward, &cuda::pooled_forward,
                                                       &pooled_forward_cost};
-inline constexpr Kernel<PooledBackward> pooled_backward{"pooled_backward", &cpu::pooled_backward, MS_CUDA(pooled_backward),
+inline constexpr Kernel<PooledBackward> pooled_backward{"pooled_backward", &cpu::pooled_backward, &cuda::pooled_backward,
                                                         &pooled_backward_cost};
 
 }  // namespace megaslide

@@ -39,6 +39,13 @@ FrameAttention frame_attention;
 FrameAverage frame_average;
 FrameRepeat frame_repeat;
 }  // namespace cpu
+namespace cuda {
+MS_OPTIONAL FrameFromPlanes frame_from_planes;
+MS_OPTIONAL FrameToPlanes frame_to_planes;
+MS_OPTIONAL FrameAttention frame_attention;
+MS_OPTIONAL FrameAverage frame_average;
+MS_OPTIONAL FrameRepeat frame_repeat;
+}  // namespace cuda
 
 inline Cost frame_pass_cost(double bytes) { return {KernelClass::kVector, 0, bytes}; }
 inline Cost frame_from_planes_cost(void*, FrameLayout l, const float*, FramePlanes, const float*, const float*) {
@@ -59,13 +66,13 @@ inline Cost frame_repeat_cost(void*, FrameLayout o, const void*, FrameLayout i, 
   return frame_pass_cost(static_cast<double>(o.bytes() + i.bytes()));
 }
 
-inline constexpr Kernel<FrameFromPlanes> frame_from_planes{"frame_from_planes", &cpu::frame_from_planes, nullptr,
+inline constexpr Kernel<FrameFromPlanes> frame_from_planes{"frame_from_planes", &cpu::frame_from_planes, &cuda::frame_from_planes,
                                                            &frame_from_planes_cost};
-inline constexpr Kernel<FrameToPlanes> frame_to_planes{"frame_to_planes", &cpu::frame_to_planes, nullptr,
+inline constexpr Kernel<FrameToPlanes> frame_to_planes{"frame_to_planes", &cpu::frame_to_planes, &cuda::frame_to_planes,
                                                        &frame_to_planes_cost};
-inline constexpr Kernel<FrameAttention> frame_attention{"frame_attention", &cpu::frame_attention, nullptr,
+inline constexpr Kernel<FrameAttention> frame_attention{"frame_attention", &cpu::frame_attention, &cuda::frame_attention,
                                                         &frame_attention_cost};
-inline constexpr Kernel<FrameAverage> frame_average{"frame_average", &cpu::frame_average, nullptr, &frame_average_cost};
-inline constexpr Kernel<FrameRepeat> frame_repeat{"frame_repeat", &cpu::frame_repeat, nullptr, &frame_repeat_cost};
+inline constexpr Kernel<FrameAverage> frame_average{"frame_average", &cpu::frame_average, &cuda::frame_average, &frame_average_cost};
+inline constexpr Kernel<FrameRepeat> frame_repeat{"frame_repeat", &cpu::frame_repeat, &cuda::frame_repeat, &frame_repeat_cost};
 
 }  // namespace megaslide

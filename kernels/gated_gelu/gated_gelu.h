@@ -15,11 +15,9 @@ using GatedGeluForward = void(Stream&, void* y /*(n) dtype*/, const float* gate 
 namespace cpu {
 GatedGeluForward gated_gelu_forward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-GatedGeluForward gated_gelu_forward;
+MS_OPTIONAL GatedGeluForward gated_gelu_forward;
 }  // namespace cuda
-#endif
 
 // The plain twin, fp64 inside.
 namespace reference {
@@ -32,6 +30,6 @@ inline Cost gated_gelu_forward_cost(void*, const float*, const float*, int64_t n
 }
 
 inline constexpr Kernel<GatedGeluForward> gated_gelu_forward{"gated_gelu_forward", &cpu::gated_gelu_forward,
-                                                             MS_CUDA(gated_gelu_forward), &gated_gelu_forward_cost};
+                                                             &cuda::gated_gelu_forward, &gated_gelu_forward_cost};
 
 }  // namespace megaslide

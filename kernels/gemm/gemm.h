@@ -79,20 +79,18 @@ LinearGeluGradient linear_gelu_gradient;
 BiasGradient bias_gradient;
 CastOperand cast_operand;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-LinearPack linear_pack;
-LinearForward linear_forward;
-LinearInputGradient linear_input_gradient;
-LinearWeightGradient linear_weight_gradient;
-LinearOperand linear_operand;
-LinearGelu linear_gelu;
-LinearGatedAdd linear_gated_add;
-LinearGeluGradient linear_gelu_gradient;
-BiasGradient bias_gradient;
-CastOperand cast_operand;
+MS_OPTIONAL LinearPack linear_pack;
+MS_OPTIONAL LinearForward linear_forward;
+MS_OPTIONAL LinearInputGradient linear_input_gradient;
+MS_OPTIONAL LinearWeightGradient linear_weight_gradient;
+MS_OPTIONAL LinearOperand linear_operand;
+MS_OPTIONAL LinearGelu linear_gelu;
+MS_OPTIONAL LinearGatedAdd linear_gated_add;
+MS_OPTIONAL LinearGeluGradient linear_gelu_gradient;
+MS_OPTIONAL BiasGradient bias_gradient;
+MS_OPTIONAL CastOperand cast_operand;
 }  // namespace cuda
-#endif
 
 // Operands are read once, fp32 results written once (and read where they are accumulated).
 inline Cost gemm_cost(int64_t m, int64_t n, int64_t k, double operand_elements, double result_bytes, DType dtype) {
@@ -138,27 +136,27 @@ inline Cost cast_operand_cost(void*, const float*, int64_t n, DType dtype) {
   return {KernelClass::kVector, 0, static_cast<double>(n * (4 + dtype_bytes(dtype)))};
 }
 
-inline constexpr Kernel<LinearPack> linear_pack{"linear_pack", &cpu::linear_pack, MS_CUDA(linear_pack),
+inline constexpr Kernel<LinearPack> linear_pack{"linear_pack", &cpu::linear_pack, &cuda::linear_pack,
                                                 &linear_pack_cost};
-inline constexpr Kernel<LinearForward> linear_forward{"linear_forward", &cpu::linear_forward, MS_CUDA(linear_forward),
+inline constexpr Kernel<LinearForward> linear_forward{"linear_forward", &cpu::linear_forward, &cuda::linear_forward,
                                                       &linear_forward_cost};
 inline constexpr Kernel<LinearInputGradient> linear_input_gradient{
-    "linear_input_gradient", &cpu::linear_input_gradient, MS_CUDA(linear_input_gradient), &linear_input_gradient_cost};
+    "linear_input_gradient", &cpu::linear_input_gradient, &cuda::linear_input_gradient, &linear_input_gradient_cost};
 inline constexpr Kernel<LinearWeightGradient> linear_weight_gradient{
-    "linear_weight_gradient", &cpu::linear_weight_gradient, MS_CUDA(linear_weight_gradient),
+    "linear_weight_gradient", &cpu::linear_weight_gradient, &cuda::linear_weight_gradient,
     &linear_weight_gradient_cost};
-inline constexpr Kernel<LinearOperand> linear_operand{"linear_operand", &cpu::linear_operand, MS_CUDA(linear_operand),
+inline constexpr Kernel<LinearOperand> linear_operand{"linear_operand", &cpu::linear_operand, &cuda::linear_operand,
                                                       &linear_operand_cost};
-inline constexpr Kernel<LinearGelu> linear_gelu{"linear_gelu", &cpu::linear_gelu, MS_CUDA(linear_gelu),
+inline constexpr Kernel<LinearGelu> linear_gelu{"linear_gelu", &cpu::linear_gelu, &cuda::linear_gelu,
                                                 &linear_gelu_cost};
 inline constexpr Kernel<LinearGatedAdd> linear_gated_add{"linear_gated_add", &cpu::linear_gated_add,
-                                                         MS_CUDA(linear_gated_add), &linear_gated_add_cost};
+                                                         &cuda::linear_gated_add, &linear_gated_add_cost};
 inline constexpr Kernel<LinearGeluGradient> linear_gelu_gradient{"linear_gelu_gradient", &cpu::linear_gelu_gradient,
-                                                                 MS_CUDA(linear_gelu_gradient),
+                                                                 &cuda::linear_gelu_gradient,
                                                                  &linear_gelu_gradient_cost};
-inline constexpr Kernel<BiasGradient> bias_gradient{"bias_gradient", &cpu::bias_gradient, MS_CUDA(bias_gradient),
+inline constexpr Kernel<BiasGradient> bias_gradient{"bias_gradient", &cpu::bias_gradient, &cuda::bias_gradient,
                                                     &bias_gradient_cost};
-inline constexpr Kernel<CastOperand> cast_operand{"cast_operand", &cpu::cast_operand, MS_CUDA(cast_operand),
+inline constexpr Kernel<CastOperand> cast_operand{"cast_operand", &cpu::cast_operand, &cuda::cast_operand,
                                                   &cast_operand_cost};
 
 }  // namespace megaslide

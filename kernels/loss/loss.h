@@ -37,12 +37,10 @@ namespace cpu {
 FlowMix flow_mix;
 VelocityLoss velocity_loss;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-FlowMix flow_mix;
-VelocityLoss velocity_loss;
+MS_OPTIONAL FlowMix flow_mix;
+MS_OPTIONAL VelocityLoss velocity_loss;
 }  // namespace cuda
-#endif
 
 inline Cost flow_mix_cost(float*, float*, const float*, const float*, const float*, int64_t b, int64_t numel) {
   return {KernelClass::kVector, 4.0 * static_cast<double>(b * numel), 16.0 * static_cast<double>(b * numel)};
@@ -58,7 +56,7 @@ void velocity_loss(double* loss, float* dout, const float* v, const float* targe
                    float scale);
 }  // namespace reference
 
-inline constexpr Kernel<FlowMix> flow_mix{"flow_mix", &cpu::flow_mix, MS_CUDA(flow_mix), &flow_mix_cost};
-inline constexpr Kernel<VelocityLoss> velocity_loss{"velocity_loss", &cpu::velocity_loss, MS_CUDA(velocity_loss), &velocity_loss_cost};
+inline constexpr Kernel<FlowMix> flow_mix{"flow_mix", &cpu::flow_mix, &cuda::flow_mix, &flow_mix_cost};
+inline constexpr Kernel<VelocityLoss> velocity_loss{"velocity_loss", &cpu::velocity_loss, &cuda::velocity_loss, &velocity_loss_cost};
 
 }  // namespace megaslide

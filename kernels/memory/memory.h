@@ -19,14 +19,12 @@ CopyMemory copy_memory;
 AddInPlace add_in_place;
 WidenFloat widen_float;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-FillZero fill_zero;
-CopyMemory copy_memory;
-AddInPlace add_in_place;
-WidenFloat widen_float;
+MS_OPTIONAL FillZero fill_zero;
+MS_OPTIONAL CopyMemory copy_memory;
+MS_OPTIONAL AddInPlace add_in_place;
+MS_OPTIONAL WidenFloat widen_float;
 }  // namespace cuda
-#endif
 
 inline Cost fill_zero_cost(void*, int64_t bytes) { return {KernelClass::kVector, 0, static_cast<double>(bytes)}; }
 inline Cost copy_memory_cost(void*, const void*, int64_t bytes) {
@@ -39,12 +37,12 @@ inline Cost widen_float_cost(float*, const void*, int64_t n, DType dtype) {
   return {KernelClass::kVector, 0, static_cast<double>(n * (4 + dtype_bytes(dtype)))};
 }
 
-inline constexpr Kernel<FillZero> fill_zero{"fill_zero", &cpu::fill_zero, MS_CUDA(fill_zero), &fill_zero_cost};
-inline constexpr Kernel<CopyMemory> copy_memory{"copy_memory", &cpu::copy_memory, MS_CUDA(copy_memory),
+inline constexpr Kernel<FillZero> fill_zero{"fill_zero", &cpu::fill_zero, &cuda::fill_zero, &fill_zero_cost};
+inline constexpr Kernel<CopyMemory> copy_memory{"copy_memory", &cpu::copy_memory, &cuda::copy_memory,
                                                 &copy_memory_cost};
-inline constexpr Kernel<AddInPlace> add_in_place{"add_in_place", &cpu::add_in_place, MS_CUDA(add_in_place),
+inline constexpr Kernel<AddInPlace> add_in_place{"add_in_place", &cpu::add_in_place, &cuda::add_in_place,
                                                  &add_in_place_cost};
-inline constexpr Kernel<WidenFloat> widen_float{"widen_float", &cpu::widen_float, MS_CUDA(widen_float),
+inline constexpr Kernel<WidenFloat> widen_float{"widen_float", &cpu::widen_float, &cuda::widen_float,
                                                 &widen_float_cost};
 
 }  // namespace megaslide

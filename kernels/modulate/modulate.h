@@ -38,14 +38,12 @@ ModulationBackward modulation_backward;
 GatedAddForward gated_add_forward;
 GatedAddBackward gated_add_backward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-ModulationForward modulation_forward;
-ModulationBackward modulation_backward;
-GatedAddForward gated_add_forward;
-GatedAddBackward gated_add_backward;
+MS_OPTIONAL ModulationForward modulation_forward;
+MS_OPTIONAL ModulationBackward modulation_backward;
+MS_OPTIONAL GatedAddForward gated_add_forward;
+MS_OPTIONAL GatedAddBackward gated_add_backward;
 }  // namespace cuda
-#endif
 
 inline Cost modulation_forward_cost(float*, const void*, const float*, int64_t batch, int64_t slots, int64_t e_slots,
                                     int64_t width, uint32_t, DType dtype) {
@@ -71,12 +69,12 @@ inline Cost gated_add_backward_cost(void*, float*, float*, float*, const float*,
 }
 
 inline constexpr Kernel<ModulationForward> modulation_forward{"modulation_forward", &cpu::modulation_forward,
-                                                              MS_CUDA(modulation_forward), &modulation_forward_cost};
+                                                              &cuda::modulation_forward, &modulation_forward_cost};
 inline constexpr Kernel<ModulationBackward> modulation_backward{
-    "modulation_backward", &cpu::modulation_backward, MS_CUDA(modulation_backward), &modulation_backward_cost};
+    "modulation_backward", &cpu::modulation_backward, &cuda::modulation_backward, &modulation_backward_cost};
 inline constexpr Kernel<GatedAddForward> gated_add_forward{"gated_add_forward", &cpu::gated_add_forward,
-                                                           MS_CUDA(gated_add_forward), &gated_add_forward_cost};
+                                                           &cuda::gated_add_forward, &gated_add_forward_cost};
 inline constexpr Kernel<GatedAddBackward> gated_add_backward{"gated_add_backward", &cpu::gated_add_backward,
-                                                             MS_CUDA(gated_add_backward), &gated_add_backward_cost};
+                                                             &cuda::gated_add_backward, &gated_add_backward_cost};
 
 }  // namespace megaslide

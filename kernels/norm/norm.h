@@ -31,12 +31,10 @@ namespace cpu {
 LayerNormForward layer_norm_forward;
 LayerNormBackward layer_norm_backward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-LayerNormForward layer_norm_forward;
-LayerNormBackward layer_norm_backward;
+MS_OPTIONAL LayerNormForward layer_norm_forward;
+MS_OPTIONAL LayerNormBackward layer_norm_backward;
 }  // namespace cuda
-#endif
 
 // The plain twins: fp64 inside, one row after the other.
 namespace reference {
@@ -59,8 +57,8 @@ inline Cost layer_norm_backward_cost(float*, float*, float*, float*, const float
 }
 
 inline constexpr Kernel<LayerNormForward> layer_norm_forward{"layer_norm_forward", &cpu::layer_norm_forward,
-                                                             MS_CUDA(layer_norm_forward), &layer_norm_forward_cost};
+                                                             &cuda::layer_norm_forward, &layer_norm_forward_cost};
 inline constexpr Kernel<LayerNormBackward> layer_norm_backward{"layer_norm_backward", &cpu::layer_norm_backward,
-                                                               MS_CUDA(layer_norm_backward), &layer_norm_backward_cost};
+                                                               &cuda::layer_norm_backward, &layer_norm_backward_cost};
 
 }  // namespace megaslide

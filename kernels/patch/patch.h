@@ -35,15 +35,13 @@ Unpatchify unpatchify;
 UnpatchifyBackward unpatchify_backward;
 TimeFeatures time_features;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-PatchGather patch_gather;
-PatchScatter patch_scatter;
-Unpatchify unpatchify;
-UnpatchifyBackward unpatchify_backward;
-TimeFeatures time_features;
+MS_OPTIONAL PatchGather patch_gather;
+MS_OPTIONAL PatchScatter patch_scatter;
+MS_OPTIONAL Unpatchify unpatchify;
+MS_OPTIONAL UnpatchifyBackward unpatchify_backward;
+MS_OPTIONAL TimeFeatures time_features;
 }  // namespace cuda
-#endif
 
 inline Cost patch_gather_cost(void*, const float*, PatchShape shape, DType dtype) {
   return {KernelClass::kVector, 0, static_cast<double>(shape.elements() * (4 + dtype_bytes(dtype)))};
@@ -56,14 +54,14 @@ inline Cost time_features_cost(float*, const float*, int64_t batch, int64_t widt
   return {KernelClass::kVector, 50 * n, 4 * n};
 }
 
-inline constexpr Kernel<PatchGather> patch_gather{"patch_gather", &cpu::patch_gather, MS_CUDA(patch_gather),
+inline constexpr Kernel<PatchGather> patch_gather{"patch_gather", &cpu::patch_gather, &cuda::patch_gather,
                                                   &patch_gather_cost};
-inline constexpr Kernel<PatchScatter> patch_scatter{"patch_scatter", &cpu::patch_scatter, MS_CUDA(patch_scatter),
+inline constexpr Kernel<PatchScatter> patch_scatter{"patch_scatter", &cpu::patch_scatter, &cuda::patch_scatter,
                                                     &patch_move_cost};
-inline constexpr Kernel<Unpatchify> unpatchify{"unpatchify", &cpu::unpatchify, MS_CUDA(unpatchify), &patch_move_cost};
+inline constexpr Kernel<Unpatchify> unpatchify{"unpatchify", &cpu::unpatchify, &cuda::unpatchify, &patch_move_cost};
 inline constexpr Kernel<UnpatchifyBackward> unpatchify_backward{"unpatchify_backward", &cpu::unpatchify_backward,
-                                                                MS_CUDA(unpatchify_backward), &patch_move_cost};
-inline constexpr Kernel<TimeFeatures> time_features{"time_features", &cpu::time_features, MS_CUDA(time_features),
+                                                                &cuda::unpatchify_backward, &patch_move_cost};
+inline constexpr Kernel<TimeFeatures> time_features{"time_features", &cpu::time_features, &cuda::time_features,
                                                     &time_features_cost};
 
 }  // namespace megaslide

@@ -35,11 +35,9 @@ using RelativeAttentionForward = void(Stream&, void* out /*(N,heads,d) dtype*/, 
 namespace cpu {
 RelativeAttentionForward relative_attention_forward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-RelativeAttentionForward relative_attention_forward;
+MS_OPTIONAL RelativeAttentionForward relative_attention_forward;
 }  // namespace cuda
-#endif
 
 // The plain twin: fp64 inside, one query after the other.
 namespace reference {
@@ -54,7 +52,7 @@ inline Cost relative_attention_forward_cost(void*, const void*, const void*, con
 }
 
 inline constexpr Kernel<RelativeAttentionForward> relative_attention_forward{
-    "relative_attention_forward", &cpu::relative_attention_forward, MS_CUDA(relative_attention_forward),
+    "relative_attention_forward", &cpu::relative_attention_forward, &cuda::relative_attention_forward,
     &relative_attention_forward_cost};
 
 }  // namespace megaslide

@@ -15,11 +15,9 @@ using RmsNormForward = void(Stream&, void* y /*(R,C) dtype*/, const float* x /*(
 namespace cpu {
 RmsNormForward rms_norm_forward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-RmsNormForward rms_norm_forward;
+MS_OPTIONAL RmsNormForward rms_norm_forward;
 }  // namespace cuda
-#endif
 
 // The plain twin: fp64 inside, one row after the other.
 namespace reference {
@@ -32,6 +30,6 @@ inline Cost rms_norm_forward_cost(void*, const float*, const float*, int64_t row
 }
 
 inline constexpr Kernel<RmsNormForward> rms_norm_forward{"rms_norm_forward", &cpu::rms_norm_forward,
-                                                         MS_CUDA(rms_norm_forward), &rms_norm_forward_cost};
+                                                         &cuda::rms_norm_forward, &rms_norm_forward_cost};
 
 }  // namespace megaslide

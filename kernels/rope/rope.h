@@ -50,13 +50,11 @@ RopeTable rope_table;
 RmsRopeForward rms_rope_forward;
 RmsRopeBackward rms_rope_backward;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-RopeTable rope_table;
-RmsRopeForward rms_rope_forward;
-RmsRopeBackward rms_rope_backward;
+MS_OPTIONAL RopeTable rope_table;
+MS_OPTIONAL RmsRopeForward rms_rope_forward;
+MS_OPTIONAL RmsRopeBackward rms_rope_backward;
 }  // namespace cuda
-#endif
 
 // The plain twins: fp64 inside, angles computed in place, fp32 operands. rotate = false leaves out RoPE.
 namespace reference {
@@ -80,10 +78,10 @@ inline Cost rms_rope_backward_cost(void*, float*, float*, float*, const float*, 
   return {KernelClass::kVector, 13 * n, n * static_cast<double>(4 + 2 * dtype_bytes(dtype))};
 }
 
-inline constexpr Kernel<RopeTable> rope_table{"rope_table", &cpu::rope_table, MS_CUDA(rope_table), &rope_table_cost};
+inline constexpr Kernel<RopeTable> rope_table{"rope_table", &cpu::rope_table, &cuda::rope_table, &rope_table_cost};
 inline constexpr Kernel<RmsRopeForward> rms_rope_forward{"rms_rope_forward", &cpu::rms_rope_forward,
-                                                         MS_CUDA(rms_rope_forward), &rms_rope_forward_cost};
+                                                         &cuda::rms_rope_forward, &rms_rope_forward_cost};
 inline constexpr Kernel<RmsRopeBackward> rms_rope_backward{"rms_rope_backward", &cpu::rms_rope_backward,
-                                                           MS_CUDA(rms_rope_backward), &rms_rope_backward_cost};
+                                                           &cuda::rms_rope_backward, &rms_rope_backward_cost};
 
 }  // namespace megaslide

@@ -23,13 +23,11 @@ VectorLinearForward vector_linear_forward;
 VectorLinearWeightGradient vector_linear_weight_gradient;
 VectorLinearInputGradient vector_linear_input_gradient;
 }  // namespace cpu
-#ifdef MEGASLIDE_CUDA
 namespace cuda {
-VectorLinearForward vector_linear_forward;
-VectorLinearWeightGradient vector_linear_weight_gradient;
-VectorLinearInputGradient vector_linear_input_gradient;
+MS_OPTIONAL VectorLinearForward vector_linear_forward;
+MS_OPTIONAL VectorLinearWeightGradient vector_linear_weight_gradient;
+MS_OPTIONAL VectorLinearInputGradient vector_linear_input_gradient;
 }  // namespace cuda
-#endif
 
 inline Cost vector_linear_cost(int64_t m, int64_t n, int64_t k, double bytes_a_weight) {
   const double weights = static_cast<double>(n) * static_cast<double>(k);
@@ -50,12 +48,12 @@ inline Cost vector_linear_input_gradient_cost(float*, const float*, const void*,
 }
 
 inline constexpr Kernel<VectorLinearForward> vector_linear_forward{
-    "vector_linear_forward", &cpu::vector_linear_forward, MS_CUDA(vector_linear_forward), &vector_linear_forward_cost};
+    "vector_linear_forward", &cpu::vector_linear_forward, &cuda::vector_linear_forward, &vector_linear_forward_cost};
 inline constexpr Kernel<VectorLinearWeightGradient> vector_linear_weight_gradient{
-    "vector_linear_weight_gradient", &cpu::vector_linear_weight_gradient, MS_CUDA(vector_linear_weight_gradient),
+    "vector_linear_weight_gradient", &cpu::vector_linear_weight_gradient, &cuda::vector_linear_weight_gradient,
     &vector_linear_weight_gradient_cost};
 inline constexpr Kernel<VectorLinearInputGradient> vector_linear_input_gradient{
-    "vector_linear_input_gradient", &cpu::vector_linear_input_gradient, MS_CUDA(vector_linear_input_gradient),
+    "vector_linear_input_gradient", &cpu::vector_linear_input_gradient, &cuda::vector_linear_input_gradient,
     &vector_linear_input_gradient_cost};
 
 }  // namespace megaslide

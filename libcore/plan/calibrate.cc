@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -117,35 +119,28 @@ void run_block(MeasuringStream& s, const CalibrationOptions& o) {
   for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < 1.5; ++i) pass(s, workspace);
 }
 
-double disk_rate(const std::string& directory) {
-  constexpr int64_t kBytes = 64 << 20;
-  const std::vector<std::byte> data(kBytes, std::byte{1});
-  const std::string path = directory + "/.megaslide-calibrate";
-  const auto begin = Clock::now();
-  {
-    FileWriter file(path, kBytes);
-    file.write(data);
-    file.sync();
-    file.close();
-  }
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::filesystem::remove(path);
-  return kBytes / seconds;
-}
+struct DiskRates {
+  double read, write;
+};
 
-// As a run with its state on disk reads: around the page cache, several requests at once.
-double disk_read_rate(const std::string& directory) {
+// As a run with its state on disk moves it: around the page cache, several requests at once, over blocks that the file
+// system has already allotted.
+DiskRates disk_rates(const std::string& directory) {
   constexpr int64_t kBytes = 256 << 20;
-  const HostTensor data = noise(DType::kF32, {kBytes / 4});
-  HostTensor aligned(DType::kU8, {kBytes + kBlockAlign});
-  auto* memory = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(aligned.data()) + kBlockAlign - 1) / kBlockAlign * kBlockAlign);
-  std::memcpy(memory, data.data(), kBytes);
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kBlockAlign, kBytes), &std::free);
+  MS_CHECK(memory, "no memory to calibrate the disk with");
+  auto* words = static_cast<uint32_t*>(memory.get());
+  for (uint32_t i = 0; i < kBytes / 4; ++i) words[i] = i * 2654435761u;  // some disks compress
   BlockFile file(directory, {{"calibration", kBytes}});
-  const BlockFile::Transfer transfer{0, memory};
+  const BlockFile::Transfer transfer{0, static_cast<std::byte*>(memory.get())};
+  const auto rate = [](auto&& move) {
+    const auto begin = Clock::now();
+    move();
+    return kBytes / std::chrono::duration<double>(Clock::now() - begin).count();
+  };
   file.write({&transfer, 1});
-  const auto begin = Clock::now();
-  file.read({&transfer, 1});
-  return kBytes / std::chrono::duration<double>(Clock::now() - begin).count();
+  const double write = rate([&] { file.write({&transfer, 1}); });
+  return {rate([&] { file.read({&transfer, 1}); }), write};
 }
 
 // Bytes/s that AdamW's own reads and writes reach, on state well beyond the caches.
@@ -253,8 +248,9 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   c.launch_latency = handoff_seconds(o.threads);
   if (!o.scratch_dir.empty()) {
     next("disk");
-    c.disk_bandwidth = disk_rate(o.scratch_dir);
-    c.disk_read_bandwidth = disk_read_rate(o.scratch_dir);
+    const DiskRates rates = disk_rates(o.scratch_dir);
+    c.disk_bandwidth = rates.write;
+    c.disk_read_bandwidth = rates.read;
     c.disk_bytes = free_space(o.scratch_dir);
   }
   progress.finish();
