@@ -15,7 +15,10 @@
 //   prim::dynamic_shared<T>()                  the block's shared memory
 //   prim::launch(kernel, grid, block, bytes, stream, argument...)
 //   prim::pack_bf16(lo, hi), prim::widen(bf16) conversions, to nearest even
-//   prim::load_16(p), prim::store_bf16(p, lo, hi)
+//   prim::bits_to_float, prim::float_to_bits
+//   prim::load_16(p), prim::load_8(p)          16 or 8 bytes, aligned
+//   prim::store_16(p, v), prim::store_8(p, v)
+//   prim::store_bf16(p, lo, hi)                two neighbours
 //   MS_UNROLL, MS_NO_UNROLL                    before a loop
 #pragma once
 #include "kernels/stream.h"
