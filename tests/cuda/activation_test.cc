@@ -1,5 +1,6 @@
 #include "kernels/activation/activation.h"
 
+#include "kernels/gated_gelu/gated_gelu.h"
 #include "tests/cuda/schedules.h"
 
 namespace megaslide {
@@ -66,6 +67,21 @@ TEST(CudaActivation, GeluBackward) {
         std::vector<float> bias = dbias;
         for (int64_t i = 0; i < n; ++i) bias[static_cast<size_t>(i % c.width)] += expected[static_cast<size_t>(i)];
         expect_close(r[2], bias, kFp32, "dbias");
+      }
+}
+
+TEST(CudaActivation, GatedGelu) {
+  for (const int64_t n : {0, 1, 7, 1403})
+    for (const DType dtype : kBothTypes)
+      for (const int shift : {0, 1}) {
+        const std::vector<float> gate = inputs(n), up = normals(n, 2);
+        const Results r = in_every_schedule([&](Stream& stream) {
+          Array g(DType::kF32, gate, shift), v(DType::kF32, up, shift), y = Array::empty(dtype, n, shift);
+          cuda::gated_gelu_forward(stream, y.data(), g.floats(), v.floats(), n, dtype);
+          return Results{y.values()};
+        });
+        expect_close(r[0], each(gate, [&](double x, size_t i) { return reference::gated_gelu(x, static_cast<double>(up[i])); }),
+                     kFp32 + rounding(dtype), "y");
       }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/norm/norm.h"
 
+#include "kernels/rms_norm/rms_norm.h"
 #include "tests/cuda/schedules.h"
 
 namespace megaslide {
@@ -55,6 +56,23 @@ TEST(CudaNorm, LayerNormBackward) {
       if (c.width > 1 || with_residual) expect_close(r[0], dx, kFp32, "dx");
       expect_close(r[1], gmul, kFp32, "dmul");
       expect_close(r[2], gadd, kFp32, "dadd");
+    }
+}
+
+TEST(CudaNorm, RmsNormForward) {
+  for (const Case& c : kCases)
+    for (const DType dtype : kBothTypes) {
+      SCOPED_TRACE(c.width);
+      const int64_t rows = c.groups * c.group_rows, n = rows * c.width;
+      const std::vector<float> x = normals(n, 1, 2, 3), w = normals(c.width, 2, 0.5, 1);
+      const Results r = in_every_schedule([&](Stream& stream) {
+        Array y = Array::empty(dtype, n, c.shift), in(DType::kF32, x, c.shift), weight(DType::kF32, w);
+        cuda::rms_norm_forward(stream, y.data(), in.floats(), weight.floats(), rows, c.width, kEps, dtype);
+        return Results{y.values()};
+      });
+      std::vector<float> expected(x.size());
+      reference::rms_norm_forward(expected.data(), x.data(), w.data(), rows, c.width, kEps);
+      expect_close(r[0], expected, kFp32 + rounding(dtype), "y");
     }
 }
 
