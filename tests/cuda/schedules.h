@@ -70,7 +70,7 @@ inline void expect_close(const std::vector<float>& got, const std::vector<float>
 }
 
 constexpr DType kBothTypes[] = {DType::kF32, DType::kBF16};
-// Of a result rounded to dtype against an unrounded one.
-inline double rounding(DType dtype) { return dtype == DType::kBF16 ? kBf16 : 0; }
+// Of a result rounded to dtype against an unrounded one, in each element: half a unit in the last of 8 binary digits.
+inline double rounding(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 0; }
 
 }  // namespace megaslide::testing_support
