@@ -47,7 +47,7 @@ function(ms_nvcc_objects TARGET)
     set(OBJECT ${FOLDER}/${NAME}.o)
     add_custom_command(
       OUTPUT ${OBJECT} ${FOLDER}/${NAME}.ptxas
-      COMMAND ${CMAKE_SOURCE_DIR}/cmake/nvcc_report.sh ${FOLDER}/${NAME}.ptxas ${MEGASLIDE_NVCC} -std=c++20 -O3 -fmad=false
+      COMMAND ${CMAKE_SOURCE_DIR}/cmake/nvcc_report.sh ${FOLDER}/${NAME}.ptxas ${MEGASLIDE_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr
               -ccbin ${CMAKE_CXX_COMPILER} ${ARCHITECTURES} -Xptxas -v -DFMT_USE_CONSTEXPR=1 -I${CMAKE_SOURCE_DIR}
               -I${CMAKE_SOURCE_DIR}/libcore -MD -MF ${OBJECT}.d -c ${FILE} -o ${OBJECT}
       DEPENDS ${FILE} ${CMAKE_SOURCE_DIR}/cmake/nvcc_report.sh

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "kernels/kernel.h"
 #include "tensor/dtype.h"
 #include "tensor/moment_levels.h"
@@ -72,9 +73,9 @@ struct AdamWState {
 
 // The bf16 weight of a master, and what `split` keeps beside it. A NaN whose upper bits are 0x7fff8000 or more gives a
 // weight of ±0: updates never make one.
-inline bf16 master_weight(float p) { return {static_cast<uint16_t>((std::bit_cast<uint32_t>(p) + 0x8000U) >> 16)}; }
-inline int16_t master_remainder(float p) { return static_cast<int16_t>(std::bit_cast<uint32_t>(p) & 0xffffU); }
-inline float join_master(bf16 w, int16_t r) {
+MS_HOST_DEVICE inline bf16 master_weight(float p) { return {static_cast<uint16_t>((std::bit_cast<uint32_t>(p) + 0x8000U) >> 16)}; }
+MS_HOST_DEVICE inline int16_t master_remainder(float p) { return static_cast<int16_t>(std::bit_cast<uint32_t>(p) & 0xffffU); }
+MS_HOST_DEVICE inline float join_master(bf16 w, int16_t r) {
   return std::bit_cast<float>((uint32_t{w.bits} << 16) + static_cast<uint32_t>(int32_t{r}));
 }
 

@@ -34,18 +34,18 @@ struct Coefficients {
   float clip, b1, a1, b2, a2, decay, rate, inverse_root, eps;
 };
 
-inline void update_moments(const Coefficients& c, float& m, float& v, float gradient) {
+MS_HOST_DEVICE inline void update_moments(const Coefficients& c, float& m, float& v, float gradient) {
   const float g = c.clip * gradient;
   m = canonical(std::fma(c.b1, m, c.a1 * g));
   v = canonical(std::fma(c.b2, v, (c.a2 * g) * g));
 }
 // The new master; root = sqrt(v).
-inline float update_master(const Coefficients& c, float p, float m, float root) {
+MS_HOST_DEVICE inline float update_master(const Coefficients& c, float p, float m, float root) {
   const float kept = std::fma(-c.decay, p, p);
   return canonical(std::fma(-c.rate, m / std::fma(root, c.inverse_root, c.eps), kept));
 }
 // m and v in place; returns the new master.
-inline float update(const Coefficients& c, float p, float& m, float& v, float gradient) {
+MS_HOST_DEVICE inline float update(const Coefficients& c, float p, float& m, float& v, float gradient) {
   update_moments(c, m, v, gradient);
   return update_master(c, p, m, std::sqrt(v));
 }

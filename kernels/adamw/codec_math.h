@@ -10,18 +10,18 @@
 
 namespace megaslide::adamw {
 
-inline float canonical(float x) { return x == x ? x : std::bit_cast<float>(0x7fc00000U); }
-inline uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffU; }
+MS_HOST_DEVICE inline float canonical(float x) { return x == x ? x : std::bit_cast<float>(0x7fc00000U); }
+MS_HOST_DEVICE inline uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffU; }
 
 // Element e's sixteen random bits: half e mod 2 of word e mod 8 / 2 of draw e / 8.
-inline uint16_t rounding_bits(const AdamWStep& step, RandomPurpose purpose, uint64_t e) {
+MS_HOST_DEVICE inline uint16_t rounding_bits(const AdamWStep& step, RandomPurpose purpose, uint64_t e) {
   const auto words = Random(step.seed, purpose).bits(static_cast<uint64_t>(step.step), e / 8);
   return static_cast<uint16_t>(words[e % 8 / 2] >> (16 * (e % 2)));
 }
 
 // Up with the probability of the part cut off. A finite value beyond the largest bf16 may become infinite, as with
 // rounding to nearest.
-inline bf16 round_stochastic(float x, uint16_t random) {
+MS_HOST_DEVICE inline bf16 round_stochastic(float x, uint16_t random) {
   const auto u = std::bit_cast<uint32_t>(x);
   return {static_cast<uint16_t>((magnitude_bits(x) < 0x7f800000U ? u + random : u) >> 16)};
 }
@@ -47,36 +47,36 @@ constexpr float grid(int fraction, bool is_signed) {
 }
 
 // sqrt(|z|) with z's sign, plus `on` with one rounding.
-inline uint32_t m_level_on(float on, float z) {
+MS_HOST_DEVICE inline uint32_t m_level_on(float on, float z) {
   const float size = std::abs(z);
   const float y = std::bit_cast<float>(kLevelRootBits - (std::bit_cast<uint32_t>(size) >> 1));
   const float root = size * y, u = root * y;
   const float polynomial = std::fma(std::fma(kLevelRoot[2], u, kLevelRoot[1]), u, kLevelRoot[0]);
   return std::bit_cast<uint32_t>(std::fma(std::copysign(root, z), polynomial, on));
 }
-inline uint32_t v_level_on(float on, float z) { return std::bit_cast<uint32_t>(std::sqrt(z) + on); }
+MS_HOST_DEVICE inline uint32_t v_level_on(float on, float z) { return std::bit_cast<uint32_t>(std::sqrt(z) + on); }
 
 // The scale of a block, from the largest magnitude_bits() of its values; NaN if one of them is not finite.
-inline float scale_of(uint32_t largest, float smallest) {
+MS_HOST_DEVICE inline float scale_of(uint32_t largest, float smallest) {
   if (largest >= 0x7f800000U) return std::bit_cast<float>(0x7fc00000U);
   return largest == 0 ? 0 : std::max(std::bit_cast<float>(largest), smallest);
 }
 // z of a value of 1; 0 for blocks of zeros, and where the scale is NaN and nothing is asked of the levels.
-inline float level_factor(float scale, float top) { return scale > 0 ? top / scale : 0; }
+MS_HOST_DEVICE inline float level_factor(float scale, float top) { return scale > 0 ? top / scale : 0; }
 
-inline int8_t m_level(float m, float factor) {
+MS_HOST_DEVICE inline int8_t m_level(float m, float factor) {
   return static_cast<int8_t>(m_level_on(grid(0, true), m * factor) & 0xffU);
 }
-inline int8_t m_level(float m, float factor, uint16_t random) {
+MS_HOST_DEVICE inline int8_t m_level(float m, float factor, uint16_t random) {
   const uint32_t lower = random & 0xffU;
   return static_cast<int8_t>((m_level_on(grid(kMFraction, true), m * factor) + lower) >> kMFraction & 0xffU);
 }
 // `root` = sqrt(v); at least 1 unless that is 0.
-inline uint8_t v_level(float root, float factor) {
+MS_HOST_DEVICE inline uint8_t v_level(float root, float factor) {
   const uint32_t q = v_level_on(grid(0, false), root * factor) & 0xffU;
   return static_cast<uint8_t>(root > 0 && q == 0 ? 1 : q);
 }
-inline uint8_t v_level(float root, float factor, uint16_t random) {
+MS_HOST_DEVICE inline uint8_t v_level(float root, float factor, uint16_t random) {
   const uint32_t upper = random >> (16 - kVFraction);
   const uint32_t q = (v_level_on(grid(kVFraction, false), root * factor) + upper) >> kVFraction & 0xffU;
   return static_cast<uint8_t>(root > 0 && q == 0 ? 1 : q);

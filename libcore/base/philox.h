@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace megaslide {
 
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
+MS_HOST_DEVICE inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
     counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
@@ -25,10 +27,10 @@ __extension__ typedef unsigned __int128 Uint128;
 
 class Random {
  public:
-  Random(uint64_t seed, RandomPurpose purpose) : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, purpose_(purpose) {}
+  MS_HOST_DEVICE Random(uint64_t seed, RandomPurpose purpose) : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, purpose_(purpose) {}
 
   // Four 32-bit words for draw number `index` of series `series` (a step, a parameter tensor, a sample …).
-  std::array<uint32_t, 4> bits(uint64_t series, uint64_t index) const {
+  MS_HOST_DEVICE std::array<uint32_t, 4> bits(uint64_t series, uint64_t index) const {
     return philox4x32(key_, {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32) ^ (static_cast<uint32_t>(purpose_) << 24),
                              static_cast<uint32_t>(series), static_cast<uint32_t>(series >> 32)});
   }

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/host_device.h"
+
 namespace megaslide {
 
 // The safetensors names, in the format's ascending order (its writer sorts descending; spec wan.md F.3).
@@ -24,9 +26,9 @@ struct bf16 {
   uint16_t bits;
   friend bool operator==(bf16, bf16) = default;
 };
-inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
-inline float to_float(float x) { return x; }
-inline bf16 to_bf16(float x) {
+MS_HOST_DEVICE inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+MS_HOST_DEVICE inline float to_float(float x) { return x; }
+MS_HOST_DEVICE inline bf16 to_bf16(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffff) > 0x7f800000) return {static_cast<uint16_t>((u >> 16) | 0x40)};
   return {static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16)};

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace megaslide {
 
 inline constexpr int64_t kMomentBlock = 256;
@@ -15,12 +17,12 @@ inline constexpr float kMUnit = 1 / (kMLevels * kMLevels), kVUnit = 1 / (kVLevel
 static_assert(kMLevels * kMLevels * kMUnit == 1 && kVLevels * kVLevels * kVUnit == 1);
 
 // m = s·sign(q)·(q/127)²
-inline float m_value(int8_t q, float scale) {
+MS_HOST_DEVICE inline float m_value(int8_t q, float scale) {
   const auto x = static_cast<float>(q);
   return x * std::abs(x) * kMUnit * scale;
 }
 // sqrt(v) = s·(q/255)²
-inline float v_value(uint8_t q, float scale) {
+MS_HOST_DEVICE inline float v_value(uint8_t q, float scale) {
   const auto x = static_cast<float>(q);
   const float root = x * x * kVUnit * scale;
   return root * root;

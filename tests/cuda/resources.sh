@@ -17,7 +17,7 @@ if ((${#files[@]} == 0)); then
 fi
 
 table() {
-  cat "${files[@]}" | c++filt | sed -e 's/(anonymous namespace):://g; s/megaslide:://g' | awk '
+  cat "${files[@]}" | c++filt | sed -e 's/(anonymous namespace):://g; s/megaslide:://g; s/([A-Za-z]*)\([0-9]\)/\1/g' | awk '
     /Compiling entry function/ {
       name = $0
       sub(/^[^\x27]*\x27(void )?/, "", name); sub(/\(.*/, "", name); gsub(/ /, "", name)
