@@ -157,6 +157,9 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Place pla
 inline void cp_async_16(void* dst, const void* src, simt::Place place = simt::Place::current()) {
   simt::copy_async(dst, src, 16, place);
 }
+inline void cp_async_8(void* dst, const void* src, simt::Place place = simt::Place::current()) {
+  simt::copy_async(dst, src, 8, place);
+}
 inline void cp_async_commit() { simt::commit_async(); }
 template <int N>
 void cp_async_wait() {
