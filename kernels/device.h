@@ -11,11 +11,15 @@
 //   prim::mma_m16n8k16_bf16(d, a, b)           d += a·b: a 16×16 row-major, b 16×8 column-major, fragments as in PTX
 //   prim::ldmatrix_x4, prim::ldmatrix_x4_trans four 8×8 matrices of 16-bit elements from shared memory
 //   prim::cp_async_16(dst, src)                16 bytes from global to shared memory; there only after the wait
+//   prim::cp_async_8(dst, src)                 the same of 8
 //   prim::cp_async_commit(), prim::cp_async_wait<N>()
 //   prim::dynamic_shared<T>()                  the block's shared memory
 //   prim::launch(kernel, grid, block, bytes, stream, argument...)
 //   prim::pack_bf16(lo, hi), prim::widen(bf16) conversions, to nearest even
-//   prim::load_16(p), prim::store_bf16(p, lo, hi)
+//   prim::bits_to_float, prim::float_to_bits
+//   prim::load_16(p), prim::load_8(p)          16 or 8 bytes, aligned
+//   prim::store_16(p, v), prim::store_8(p, v)
+//   prim::store_bf16(p, lo, hi)                two neighbours
 //   MS_UNROLL, MS_NO_UNROLL                    before a loop
 #pragma once
 #include "kernels/stream.h"

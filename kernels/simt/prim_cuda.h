@@ -15,6 +15,7 @@
 namespace megaslide::prim {
 
 __device__ __forceinline__ float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 
 // Two floats as a register of bf16: `lo` in the low half.
 __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
@@ -23,8 +24,11 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
   return r;
 }
 
-// 16 bytes of any type, aligned; two neighbouring bf16.
+// 16 or 8 bytes of any type, aligned; two neighbouring bf16.
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
+__device__ __forceinline__ uint2 load_8(const void* p) { return *static_cast<const uint2*>(p); }
+__device__ __forceinline__ void store_16(void* p, const uint4& v) { *static_cast<uint4*>(p) = v; }
+__device__ __forceinline__ void store_8(void* p, const uint2& v) { *static_cast<uint2*>(p) = v; }
 __device__ __forceinline__ void store_bf16(bf16* p, float lo, float hi) {
   *reinterpret_cast<uint32_t*>(p) = pack_bf16(lo, hi);
 }
@@ -55,6 +59,9 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
 
 __device__ __forceinline__ void cp_async_16(void* dst, const void* src) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+__device__ __forceinline__ void cp_async_8(void* dst, const void* src) {
+  asm volatile("cp.async.ca.shared.global [%0],[%1],8;" ::"r"(shared_address(dst)), "l"(src) : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 #include "kernels/simt/simt.h"
@@ -74,14 +75,25 @@ inline void __syncthreads(megaslide::simt::Place place = megaslide::simt::Place:
 namespace megaslide::prim {
 
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t float_to_bits(float x) { return std::bit_cast<uint32_t>(x); }
 inline uint32_t pack_bf16(float lo, float hi) { return to_bf16(lo).bits | uint32_t{to_bf16(hi).bits} << 16; }
 
-inline uint4 load_16(const void* p) {
-  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) throw simt::Error("a load of 16 bytes is not aligned");
-  uint4 r;
+template <class T>
+T load_aligned(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0) throw simt::Error("a load of " + std::to_string(sizeof(T)) + " bytes is not aligned");
+  T r;
   std::memcpy(&r, p, sizeof r);
   return r;
 }
+template <class T>
+void store_aligned(void* p, const T& v) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T) != 0) throw simt::Error("a store of " + std::to_string(sizeof(T)) + " bytes is not aligned");
+  std::memcpy(p, &v, sizeof v);
+}
+inline uint4 load_16(const void* p) { return load_aligned<uint4>(p); }
+inline uint2 load_8(const void* p) { return load_aligned<uint2>(p); }
+inline void store_16(void* p, const uint4& v) { store_aligned(p, v); }
+inline void store_8(void* p, const uint2& v) { store_aligned(p, v); }
 inline void store_bf16(bf16* p, float lo, float hi) {
   if (reinterpret_cast<uintptr_t>(p) % 4 != 0) throw simt::Error("a store of two bf16 is not aligned");
   p[0] = to_bf16(lo), p[1] = to_bf16(hi);
@@ -144,6 +156,9 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Place pla
 
 inline void cp_async_16(void* dst, const void* src, simt::Place place = simt::Place::current()) {
   simt::copy_async(dst, src, 16, place);
+}
+inline void cp_async_8(void* dst, const void* src, simt::Place place = simt::Place::current()) {
+  simt::copy_async(dst, src, 8, place);
 }
 inline void cp_async_commit() { simt::commit_async(); }
 template <int N>

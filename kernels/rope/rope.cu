@@ -1,0 +1,211 @@
+#include "kernels/rope/rope.h"
+
+#include <cmath>
+
+#include "kernels/memory/row_piece.cuh"
+#include "kernels/memory/row_sums_cuda.h"
+#include "kernels/quads.cuh"
+#include "kernels/sinusoid.cuh"
+
+namespace megaslide {
+namespace {
+
+// The grid as device code reads it, and the table; without one nothing is turned.
+struct Turns {
+  const float* table;
+  int frames, height, width, head_dim, time, space;
+  Turns(const float* table_, const RopeGrid& g)
+      : table(table_), frames(static_cast<int>(g.frames)), height(static_cast<int>(g.height)), width(static_cast<int>(g.width)),
+        head_dim(static_cast<int>(g.head_dim)), time(static_cast<int>(g.time_channels())), space(static_cast<int>(g.space_channels())) {}
+};
+
+// Where the three axes' angles of one token lie in the table.
+struct TokenAngles {
+  int t, h, w;
+  __device__ TokenAngles(const Turns& g, int64_t row) {
+    const int plane = g.height * g.width, token = static_cast<int>(row % (int64_t{g.frames} * plane));
+    t = 2 * (token / plane) * g.time;
+    h = 2 * (g.frames * g.time + token / g.width % g.height * g.space);
+    w = 2 * (g.frames * g.time + (g.height + token % g.width) * g.space);
+  }
+  // Cosine and sine of the pair that begins at channel c of a row.
+  __device__ float2 at(const Turns& g, int c) const {
+    const int i = c % g.head_dim, channels = i < g.time ? g.time : g.space;
+    const float* p = g.table + (i < g.time ? t + i : i < g.time + g.space ? h + i - g.time : w + i - g.time - g.space);
+    return {p[0], p[channels + 1]};
+  }
+};
+
+// Turns a quad's two pairs, or back.
+__device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles& angles, int c, bool back) {
+  MS_UNROLL
+  for (int i = 0; i < 4; i += 2) {
+    const float2 angle = angles.at(g, c + i);
+    const float sine = back ? -angle.y : angle.y, even = q.v[i], odd = q.v[i + 1];
+    q.v[i] = fmaf(even, angle.x, -(odd * sine));
+    q.v[i + 1] = fmaf(odd, angle.x, even * sine);
+  }
+}
+
+template <int K, class T>
+__global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
+                                                                       float eps, bool aligned) {
+  BlockSums block(prim::dynamic_shared<float>());
+  const int64_t at = int64_t{blockIdx.x} * width;
+  Quad v[K];
+  float square = 0;
+  MS_UNROLL
+  for (int k = 0; k < K; ++k) {
+    v[k] = load_quad(x + at + quad_column(k), width - quad_column(k), aligned);
+    MS_UNROLL
+    for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
+  }
+  const float scale = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
+  if (rstd != nullptr && threadIdx.x == 0) rstd[blockIdx.x] = scale;
+  const TokenAngles angles(turns, blockIdx.x);
+  MS_UNROLL
+  for (int k = 0; k < K; ++k) {
+    const int c = quad_column(k), left = width - c;
+    if (left <= 0) break;
+    const Quad g = load_quad(gain + c, left, aligned);
+    MS_UNROLL
+    for (int i = 0; i < 4; ++i) v[k].v[i] = v[k].v[i] * scale * g.v[i];
+    if (turns.table != nullptr) turn(v[k], turns, angles, c, false);
+    store_quad(y + at + c, v[k], left, aligned);
+  }
+}
+
+template <class T>
+struct BackwardArgs {
+  T* dx;
+  float* sums;
+  const float* dy;
+  const T* x;
+  const float *rstd, *gain;
+  Turns turns;
+  RowPieces pieces;
+  int width;
+  bool aligned;
+};
+
+// A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one.
+template <int K, class T>
+__global__ void __launch_bounds__(kRowThreads) rms_rope_backward_kernel(BackwardArgs<T> a) {
+  auto* memory = prim::dynamic_shared<unsigned char>();
+  BlockSums block(reinterpret_cast<float*>(memory));
+  memory += BlockSums::kShared;
+  const RowAhead<K, float> dy_ahead(memory);
+  const RowAhead<K, T> x_ahead(memory);
+  const RowPiece piece(a.pieces, blockIdx.x);
+  const auto fetch = [&](int64_t row) {
+    dy_ahead.fetch(a.dy + row * a.width, a.width, a.aligned);
+    x_ahead.fetch(a.x + row * a.width, a.width, a.aligned);
+    prim::cp_async_commit();
+  };
+  Quad dgain[K], dbias[K];
+  fetch(piece.begin);
+  for (int64_t r = piece.begin; r < piece.end; ++r) {
+    const TokenAngles angles(a.turns, r);
+    const float scale = a.rstd[r];
+    Quad x[K], g[K];
+    float inner = 0;
+    prim::cp_async_wait<0>();
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const int c = quad_column(k), left = a.width - c;
+      x[k] = x_ahead.quad(k), g[k] = dy_ahead.quad(k);
+      const Quad w = load_quad(a.gain + c, left, a.aligned);
+      if (a.turns.table != nullptr && left > 0) turn(g[k], a.turns, angles, c, true);
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float gx = g[k].v[i] * x[k].v[i];
+        inner = fmaf(gx, w.v[i], inner);
+        dgain[k].v[i] = fmaf(gx, scale, dgain[k].v[i]);
+        g[k].v[i] *= w.v[i];
+      }
+    }
+    const float pull = block.of(inner) * scale * scale * scale / static_cast<float>(a.width);
+    if (r + 1 < piece.end) fetch(r + 1);
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        g[k].v[i] = fmaf(-x[k].v[i], pull, g[k].v[i] * scale);
+        dbias[k].v[i] += g[k].v[i];
+      }
+      store_quad(a.dx + r * a.width + quad_column(k), g[k], a.width - quad_column(k), a.aligned);
+    }
+  }
+  float* to = a.sums + int64_t{blockIdx.x} * 2 * a.width;
+  MS_UNROLL
+  for (int k = 0; k < K; ++k) {
+    const int c = quad_column(k), left = a.width - c;
+    store_quad(to + c, dgain[k], left, a.aligned);
+    store_quad(to + a.width + c, dbias[k], left, a.aligned);
+  }
+}
+
+// A thread a pair of channels at a position.
+__global__ void __launch_bounds__(256) rope_table_kernel(float* table, int64_t positions, int64_t first, int n) {
+  const int64_t i = element_index(), p = i / (n / 2);
+  if (p >= positions) return;
+  const int pair = static_cast<int>(i % (n / 2));
+  const Sinusoid s(static_cast<double>(first + p) * frequency(2.0 * pair / n));
+  float* at = table + 2 * p * n + 2 * pair;
+  at[0] = at[1] = static_cast<float>(s.cosine);
+  at[n + 1] = static_cast<float>(s.sine);
+  at[n] = -at[n + 1];
+}
+
+}  // namespace
+
+namespace cuda {
+
+void rope_table(Stream& stream, float* table, RopeGrid grid) {
+  const int64_t positions[3] = {grid.frames, grid.height, grid.width}, first[3] = {grid.first_frame, 0, 0};
+  const int64_t channels[3] = {grid.time_channels(), grid.space_channels(), grid.space_channels()};
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t n = channels[axis], pairs = positions[axis] * (n / 2);
+    if (pairs > 0)
+      prim::launch(rope_table_kernel, element_grid(pairs), element_block(), 0, stream, table, positions[axis], first[axis], static_cast<int>(n));
+    table += 2 * positions[axis] * n;
+  }
+}
+
+void rms_rope_forward(Stream& stream, void* y, float* rstd, const void* x, const float* gain, const float* table, RopeGrid grid,
+                      int64_t rows, float eps, DType dtype) {
+  const int64_t width = grid.heads * grid.head_dim;
+  if (rows == 0 || width == 0) return;
+  const RowBlock block(width);
+  const dim3 blocks(count32(rows, "rows"));
+  by_type(dtype, [&]<class T>(T*) {
+    auto* out = static_cast<T*>(y);
+    const auto* in = static_cast<const T*>(x);
+    by_quads(block.quads, [&](auto k) {
+      prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, BlockSums::kShared, stream, out, rstd, in, gain, Turns(table, grid),
+                   static_cast<int>(width), eps, quads_aligned(width, out, in, gain));
+    });
+  });
+}
+
+void rms_rope_backward(Stream& stream, void* dx, float* dgain, float* dbias, float* scratch, const float* dy, const void* x_kept,
+                       const float* rstd, const float* gain, const float* table, RopeGrid grid, int64_t rows, DType dtype) {
+  const int64_t width = grid.heads * grid.head_dim;
+  if (rows == 0 || width == 0) return;
+  const RowBlock block(width);
+  by_type(dtype, [&]<class T>(T*) {
+    auto* out = static_cast<T*>(dx);
+    const auto* x = static_cast<const T*>(x_kept);
+    const BackwardArgs<T> a{out, scratch, dy, x, rstd, gain, Turns(table, grid), RowPieces(rows, rows), static_cast<int>(width),
+                            quads_aligned(width, out, scratch, dy, x, gain)};
+    by_quads(block.quads, [&](auto k) {
+      prim::launch(rms_rope_backward_kernel<k, T>, dim3(a.pieces.count), block.threads,
+                   BlockSums::kShared + RowAhead<k, float>::shared(block) + RowAhead<k, T>::shared(block), stream, a);
+    });
+  });
+  add_piece_sums(stream, dgain, 0, rows, rows, 2 * width, 0, width, scratch);
+  add_piece_sums(stream, dbias, 0, rows, rows, 2 * width, width, width, scratch);
+}
+
+}  // namespace cuda
+}  // namespace megaslide
