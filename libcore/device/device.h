@@ -175,8 +175,12 @@ struct CudaDeviceOptions {
 };
 // Only in programs with CUDA. Throws Error where no device can be used.
 MS_OPTIONAL std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
-// Of the arena, for the matrix library.
-constexpr int64_t kCudaGemmWorkspace = int64_t{32} << 20;
+struct CudaDeviceInfo {
+  std::string name;
+  int64_t memory = 0, free = 0;  // bytes
+};
+// Of the device that make_cuda_device() would take. Throws as it does.
+MS_OPTIONAL CudaDeviceInfo cuda_device_info(int index);
 
 // Rates of a machine, from a machine file (config/machine_config.h). Bytes and flops a second; 0 means unlimited.
 struct SimRates {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/arena.h"
 #include "device/event_state.h"
+#include "kernels/gemm/gemm_cuda.h"
 
 namespace megaslide {
 namespace {
@@ -59,7 +60,7 @@ class SimDevice final : public Device {
     phases_.emplace_back();
     const int streams = options.async ? kStreamKinds : 1;
     for (int k = 0; k < streams; ++k) streams_.push_back(std::make_unique<SimStream>(*this, static_cast<StreamKind>(k), options.target));
-    if (options.target == Backend::kCuda) allocate(kCudaGemmWorkspace, "workspace of matrix products", MemoryCategory::kWorkspace);
+    if (options.target == Backend::kCuda) allocate(static_cast<int64_t>(cuda::kGemmWorkspaceBytes), "workspace of matrix products", MemoryCategory::kWorkspace);
   }
 
   Backend backend() const override { return Backend::kSim; }

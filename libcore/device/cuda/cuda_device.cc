@@ -10,6 +10,7 @@
 #include "device/arena.h"
 #include "device/cuda/cuda_queue.h"
 #include "device/task_device.h"
+#include "kernels/gemm/gemm_cuda.h"
 
 namespace megaslide {
 namespace {
@@ -135,7 +136,8 @@ class CudaDevice final : public TaskDevice {
   explicit CudaDevice(const CudaDeviceOptions& o)
       : TaskDevice({o.threads, o.async, o.trace, o.jitter, o.stall_timeout}), index_(choose_device(o.index)), memory_(index_, o.budget),
         arena_(memory_.bytes()), events_(std::make_shared<cuda::EventPool>()) {
-    gemm_workspace_ = allocate(kCudaGemmWorkspace, "workspace of matrix products", MemoryCategory::kWorkspace);
+    constexpr auto kBytes = cuda::kGemmWorkspaceBytes;
+    cuda::set_gemm_workspace(allocate(static_cast<int64_t>(kBytes), "workspace of matrix products", MemoryCategory::kWorkspace), kBytes);
     start(false, [&](StreamKind kind) -> std::unique_ptr<NativeQueue> {
       if (kind == StreamKind::kHost || kind == StreamKind::kDisk) return nullptr;
       auto queue = std::make_unique<cuda::CudaQueue>(index_, events_, o.trace, origin_);
@@ -147,6 +149,7 @@ class CudaDevice final : public TaskDevice {
   ~CudaDevice() override {
     origin_.event = nullptr;
     stop();
+    cuda::release_gemm();
   }
 
   Backend backend() const override { return Backend::kCuda; }
@@ -207,7 +210,6 @@ class CudaDevice final : public TaskDevice {
   int index_;
   DeviceMemory memory_;
   Arena arena_;
-  void* gemm_workspace_ = nullptr;
   std::shared_ptr<cuda::EventPool> events_;
   cuda::TimeOrigin origin_;
   cuda::CudaQueue* queues_[kStreamKinds] = {};
@@ -215,6 +217,16 @@ class CudaDevice final : public TaskDevice {
 };
 
 }  // namespace
+
+CudaDeviceInfo cuda_device_info(int index) {
+  index = choose_device(index);
+  cuda::use_device(index);
+  cudaDeviceProp p;
+  check(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {p.name, static_cast<int64_t>(total), static_cast<int64_t>(free)};
+}
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) { return std::make_unique<CudaDevice>(options); }
 
