@@ -11,6 +11,7 @@
 //   prim::mma_m16n8k16_bf16(d, a, b)           d += a·b: a 16×16 row-major, b 16×8 column-major, fragments as in PTX
 //   prim::ldmatrix_x4, prim::ldmatrix_x4_trans four 8×8 matrices of 16-bit elements from shared memory
 //   prim::cp_async_16(dst, src)                16 bytes from global to shared memory; there only after the wait
+//   prim::cp_async_8(dst, src)                 the same of 8
 //   prim::cp_async_commit(), prim::cp_async_wait<N>()
 //   prim::dynamic_shared<T>()                  the block's shared memory
 //   prim::launch(kernel, grid, block, bytes, stream, argument...)

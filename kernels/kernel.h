@@ -12,11 +12,8 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/optional_entry.h"
 #include "kernels/stream.h"
-
-// An entry that a program may be linked without: its address is then null. So one build of everything else serves
-// programs for the processor alone, for a GPU, and for the emulator.
-#define MS_OPTIONAL [[gnu::weak]]
 
 namespace megaslide {
 

@@ -112,15 +112,65 @@ void by_quads(int quads, F f) {
 // The first column of this thread's quad k.
 __device__ __forceinline__ int quad_column(int k) { return 4 * (k * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)); }
 
-// The sum over a block, the same bits in every thread; `part` is kRowThreads / 32 floats of shared memory.
-__device__ __forceinline__ float block_total(float* part, float x) {
-  const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  x = prim::warp_sum(x);
-  __syncthreads();
-  if (lane == 0) part[threadIdx.x / 32] = x;
-  __syncthreads();
-  return prim::warp_sum(lane < warps ? part[lane] : 0.0f);
-}
-constexpr size_t kRowShared = kRowThreads / 32 * sizeof(float);
+// Sums over the block, the same bits in every thread. Each has one barrier: the one before it was read by all threads
+// when they come to the next one's, whose partial results lie elsewhere.
+class BlockSums {
+ public:
+  static constexpr size_t kShared = 4 * (kRowThreads / 32) * sizeof(float);
+  __device__ explicit BlockSums(float* part) : part_(part) {}
+  __device__ __forceinline__ float of(float x) {
+    float none = 0;
+    return of(x, none, false);
+  }
+  // Both at once.
+  __device__ __forceinline__ void of(float& x, float& y) { x = of(x, y, true); }
+
+ private:
+  static constexpr unsigned kWarps = kRowThreads / 32;
+  __device__ __forceinline__ float of(float x, float& y, bool both) {
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    float* part = part_ + turn_ * 2 * kWarps;
+    turn_ ^= 1;
+    x = prim::warp_sum(x);
+    if (both) y = prim::warp_sum(y);
+    if (lane == 0) part[threadIdx.x / 32] = x;
+    if (lane == 0 && both) part[kWarps + threadIdx.x / 32] = y;
+    __syncthreads();
+    x = prim::warp_sum(lane < warps ? part[lane] : 0.0f);
+    if (both) y = prim::warp_sum(lane < warps ? part[kWarps + lane] : 0.0f);
+    return x;
+  }
+  float* part_;
+  unsigned turn_ = 0;
+};
+
+// A row on its way to shared memory while the block works on the one before it. A thread fetches its own quads and alone
+// reads them, so it takes no barrier: only cp_async_commit and cp_async_wait of the caller's.
+template <int K, class T>
+class RowAhead {
+ public:
+  static size_t shared(const RowBlock& block) { return K * block.threads.x * 4 * sizeof(T); }
+  // Takes its part of the memory.
+  __device__ explicit RowAhead(unsigned char*& memory) : slots_(reinterpret_cast<T*>(memory) + 4 * threadIdx.x) {
+    memory += K * blockDim.x * 4 * sizeof(T);
+  }
+  __device__ __forceinline__ void fetch(const T* row, int width, bool aligned) const {
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const int left = width - quad_column(k);
+      if (!aligned || left < 4)
+        store_aligned_quad(slot(k), load_quad(row + quad_column(k), left, false));
+      else if constexpr (sizeof(T) == 4)
+        prim::cp_async_16(slot(k), row + quad_column(k));
+      else
+        prim::cp_async_8(slot(k), row + quad_column(k));
+    }
+  }
+  __device__ __forceinline__ Quad quad(int k) const { return load_aligned_quad(slot(k)); }
+
+ private:
+  __device__ __forceinline__ T* slot(int k) const { return slots_ + 4 * k * static_cast<int>(blockDim.x); }
+  T* slots_;
+};
 
 }  // namespace megaslide

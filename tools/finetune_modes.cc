@@ -91,13 +91,16 @@ int run_training_mode(Tool& tool, const FinetuneArguments& a) {
   const int threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
   const int64_t program_bytes = resident_memory().now;  // before this machine is measured, which loads code
   // Without a machine file the sizes of this machine count, and MFU refers to what its matrix units reach now.
-  const MachineConfig machine = a.machine.empty() ? this_machine(threads) : load_machine_config(a.machine);
+  const Backend backend = tool.flags.device == "cuda" ? Backend::kCuda : Backend::kCpu;
+  MachineConfig machine = a.machine.empty() ? this_machine(threads, backend) : load_machine_config(a.machine);
+  machine.device = tool.flags.device;
   PlanRequest request = plan_request(run, machine);
   request.program_bytes = program_bytes;
   const Plan plan = make_plan(request, tool.stop);
   if (!plan.fits()) throw Error(misfit_text(plan), {}, ErrorKind::kNo);
   TrainerOptions options;
   options.threads = threads;
+  options.backend = backend;
   options.stop = tool.stop;
   options.trace_path = a.trace;
   options.peak_flops = machine.peak_flops;

@@ -43,9 +43,6 @@ void backward(Stream& stream, float* dq, float* dk, float* dv, const void* q, co
 
 namespace cuda {
 
-int64_t dense_attention_backward_workspace_bytes(const AttentionShape& s, DType) { return 4 * s.batch * s.queries * s.heads; }
-int64_t window_attention_backward_workspace_bytes(const WindowShape& s, DType) { return 4 * s.batch * s.tokens() * s.heads; }
-
 void dense_attention_forward(Stream& stream, float* out, float* lse, const void* q, const void* k, const void* v, void*,
                              AttentionShape s, DType dtype) {
   forward(stream, out, lse, q, k, v, s, dtype);

@@ -80,7 +80,25 @@ MS_OPTIONAL AttentionForward dense_materialised_forward;
 MS_OPTIONAL AttentionBackward dense_materialised_backward;
 MS_OPTIONAL WindowForward window_attention_forward;
 MS_OPTIONAL WindowBackward window_attention_backward;
+int64_t dense_attention_forward_workspace_bytes(const AttentionShape& shape, DType dtype);   // none
+int64_t dense_attention_backward_workspace_bytes(const AttentionShape& shape, DType dtype);  // rowsum(dO ⊙ O) of every query and head
+int64_t dense_materialised_forward_workspace_bytes(const AttentionShape& shape, DType dtype);
+int64_t dense_materialised_backward_workspace_bytes(const AttentionShape& shape, DType dtype);
+int64_t window_attention_forward_workspace_bytes(const WindowShape& shape, DType dtype);   // none
+int64_t window_attention_backward_workspace_bytes(const WindowShape& shape, DType dtype);  // as dense
 }  // namespace cuda
+inline constexpr WorkspaceSize dense_attention_forward_workspace{&dense_attention_forward_workspace_bytes,
+                                                                &cuda::dense_attention_forward_workspace_bytes};
+inline constexpr WorkspaceSize dense_attention_backward_workspace{&dense_attention_backward_workspace_bytes,
+                                                                 &cuda::dense_attention_backward_workspace_bytes};
+inline constexpr WorkspaceSize dense_materialised_forward_workspace{&dense_materialised_forward_workspace_bytes,
+                                                                   &cuda::dense_materialised_forward_workspace_bytes};
+inline constexpr WorkspaceSize dense_materialised_backward_workspace{&dense_materialised_backward_workspace_bytes,
+                                                                    &cuda::dense_materialised_backward_workspace_bytes};
+inline constexpr WorkspaceSize window_attention_forward_workspace{&window_attention_forward_workspace_bytes,
+                                                                 &cuda::window_attention_forward_workspace_bytes};
+inline constexpr WorkspaceSize window_attention_backward_workspace{&window_attention_backward_workspace_bytes,
+                                                                  &cuda::window_attention_backward_workspace_bytes};
 
 // Two products a pair forward, five backward; bytes of the tensors, once each.
 Cost attention_cost(double pairs, double query_elements, double key_elements, double element_bytes, bool backward);

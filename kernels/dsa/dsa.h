@@ -94,7 +94,12 @@ DsaBackward dsa_backward;
 namespace cuda {
 MS_OPTIONAL DsaForward dsa_forward;
 MS_OPTIONAL DsaBackward dsa_backward;
+int64_t dsa_forward_workspace_bytes(const DsaShape& shape, DType dtype);  // none
+// P and dS of every sample of a band of frames: at most 1 GiB, or one frame's.
+int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);
 }  // namespace cuda
+inline constexpr WorkspaceSize dsa_forward_workspace{&dsa_forward_workspace_bytes, &cuda::dsa_forward_workspace_bytes};
+inline constexpr WorkspaceSize dsa_backward_workspace{&dsa_backward_workspace_bytes, &cuda::dsa_backward_workspace_bytes};
 
 // 4KC and 10KC flop a token; bytes of every tensor once.
 Cost dsa_forward_cost(float*, float*, const void*, const void*, const void*, const float*, void*, DsaShape, DType);

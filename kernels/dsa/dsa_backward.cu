@@ -14,9 +14,6 @@
 namespace megaslide {
 namespace {
 
-// Of P and dS; what a band of queries holds at a time.
-int64_t band_bytes = int64_t{1} << 30;
-
 struct BackwardArgs {
   float *dq, *dk, *dv, *doffsets;
   const void *q, *k, *v;
@@ -304,13 +301,6 @@ void fill_zero(Stream& stream, float* p, int64_t rows, int64_t width, int64_t ro
   if (blocks > 0) prim::launch(fill_zero_kernel, dim3(blocks), dim3(256), 0, stream, p, rows, width, row);
 }
 
-int64_t frame_bytes(const DsaShape& s) {
-  return s.batch * s.heads * s.height * s.width * s.slots() * static_cast<int64_t>(sizeof(float2));
-}
-int64_t band_frames(const DsaShape& s) {
-  return std::clamp<int64_t>(band_bytes / std::max<int64_t>(frame_bytes(s), 1), 1, s.frames);
-}
-
 template <class T>
 void launch_queries(Stream& stream, const BackwardArgs& x) {
   const int64_t units = int64_t{x.batch} * x.band_tokens * x.grid.groups;
@@ -342,9 +332,6 @@ void launch_keys(Stream& stream, const BackwardArgs& x) {
 
 namespace cuda {
 
-void limit_dsa_band(int64_t bytes) { band_bytes = bytes; }
-int64_t dsa_backward_workspace_bytes(const DsaShape& s, DType) { return band_frames(s) * frame_bytes(s); }
-
 void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffsets, const void* q, const void* k,
                   const void* v, const float* offsets, const float* out, const float* lse, const float* dout,
                   void* workspace, DsaShape s, DType dtype) {
@@ -358,9 +345,9 @@ void dsa_backward(Stream& stream, float* dq, float* dk, float* dv, float* doffse
   BackwardArgs x{dq, dk, dv, doffsets, q, k, v, offsets, out, lse, dout, DsaPairs(static_cast<float2*>(workspace), s, 0, 0), DsaGrid(s),
                  static_cast<int>(s.batch), 0, 0, 0, 0};
   const bool tiles = dsa_tiles_allowed() && dsa_tile_backward_fits(s, dtype);
-  for (int64_t frame = s.query_begin; frame < s.query_end(); frame += band_frames(s)) {
+  for (int64_t frame = s.query_begin; frame < s.query_end(); frame += dsa_band_frames(s)) {
     x.frame0 = static_cast<int>(frame);
-    x.frame1 = static_cast<int>(std::min(frame + band_frames(s), s.query_end()));
+    x.frame1 = static_cast<int>(std::min(frame + dsa_band_frames(s), s.query_end()));
     x.band0 = x.frame0 * x.grid.length[1] * x.grid.length[2];
     x.band_tokens = (x.frame1 - x.frame0) * x.grid.length[1] * x.grid.length[2];
     x.pairs = DsaPairs(x.pairs.pairs, s, x.frame0, x.frame1);

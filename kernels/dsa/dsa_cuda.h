@@ -8,8 +8,8 @@ namespace megaslide::cuda {
 
 // Whether calls from here on may take kernel B.
 void allow_dsa_tiles(bool allowed);
-// P and dS of every sample of a band of frames: at most 1 GiB, or one frame's.
-int64_t dsa_backward_workspace_bytes(const DsaShape& shape, DType dtype);
+// Frames of queries of which backward's workspace holds P and dS at a time.
+int64_t dsa_band_frames(const DsaShape& shape);
 // Bands of at most so many bytes from here on. Changes no result.
 void limit_dsa_band(int64_t bytes);
 

@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention/scratch.h"
 #include "kernels/dsa/dsa_place.cuh"
 #include "kernels/dsa/motion_cuda.h"
 
 namespace megaslide {
 namespace {
 
-constexpr int kSide = 8, kTokens = kSide * kSide;
+constexpr int kSide = kMotionSide, kTokens = kSide * kSide;
 constexpr int kSearch = static_cast<int>(kMotionSearch), kSpan = 2 * kSearch + 1, kDeltas = kSpan * kSpan;
 constexpr int kC = static_cast<int>(kMotionChannels), kRow = kC + 1;  // odd: neighbouring tokens lie in other banks
 constexpr int kForwardThreads = 128, kBackwardThreads = 160;
-constexpr int kGainThreads = 128, kGainTokens = 1024;  // of one partial sum of dgain
+constexpr int kGainThreads = 128, kGainTokens = kMotionGainTokens;
 
 struct MotionArgs {
   const float *c, *norm;
@@ -352,34 +351,15 @@ __global__ void __launch_bounds__(256) motion_finish_kernel(BackwardArgs x, int 
   for (int k = 0; k < kC; ++k) x.dc[token * kC + k] = fmaf(-x.motion.c[token * kC + k], sum, x.dc[token * kC + k]);
 }
 
-int tiles_of(int64_t n) { return static_cast<int>((n + kSide - 1) / kSide); }
-int64_t blocks_of(const DsaShape& s) { return s.batch * s.frames * tiles_of(s.height) * tiles_of(s.width); }
-int64_t gain_parts_of(const DsaShape& s) { return (s.batch * s.tokens() + kGainTokens - 1) / kGainTokens; }
-
 MotionArgs motion_args(const float* c, const float* norm, const void* s, const void* gain, const DsaShape& shape, DType dtype) {
   if (shape.mode == DsaOffsetMode::kRigid) throw Error("the motion term is not defined for rigid offsets");
   count32(shape.batch * shape.tokens() * shape.kernel[0], "tokens times slots");
   return {c, norm, {s, dtype}, {gain, dtype}, DsaGrid(shape), tiles_of(shape.height), tiles_of(shape.width)};
 }
 
-struct BackwardWorkspace {
-  BackwardWorkspace(Carver& w, const DsaShape& s)
-      : slots(w.take<float4>(s.batch * s.tokens() * s.kernel[0])), pull(w.take<float>(s.batch * s.tokens())),
-        ds_part(w.take<double>(blocks_of(s))), gain_part(w.take<double>(gain_parts_of(s) * s.groups)) {}
-  float4* slots;
-  float* pull;
-  double *ds_part, *gain_part;
-};
-
 }  // namespace
 
 namespace cuda {
-
-int64_t motion_backward_workspace_bytes(const DsaShape& s) {
-  Carver c;
-  BackwardWorkspace(c, s);
-  return c.used();
-}
 
 void motion_forward(Stream& stream, float* offsets, float* m, float* lse, float* norm, const float* c, const void* s,
                     const void* gain, void*, DsaShape shape, DType dtype) {
@@ -399,9 +379,9 @@ void motion_backward(Stream& stream, float* dc, float* ds, float* dgain, const f
   const int64_t tokens = shape.batch * shape.tokens();
   if (tokens == 0) return;
   Carver carver(workspace);
-  const BackwardWorkspace w(carver, shape);
+  const MotionBackwardSpace w(carver, shape);
   const BackwardArgs x{motion_args(c, norm, s, gain, shape, dtype), dc, ds, dgain, doffsets, m, lse, tokens,
-                       static_cast<int>(gain_parts_of(shape)), w.slots, w.pull, w.ds_part, w.gain_part};
+                       static_cast<int>(gain_parts_of(shape)), reinterpret_cast<float4*>(w.slots), w.pull, w.ds_part, w.gain_part};
   const unsigned blocks = count32(blocks_of(shape), "tiles");
   prim::launch(motion_slot_kernel, element_grid(tokens * shape.kernel[0]), element_block(), 0, stream, x);
   prim::launch(motion_gain_kernel, dim3(static_cast<unsigned>(x.gain_parts), static_cast<unsigned>(shape.groups)), dim3(kGainThreads),

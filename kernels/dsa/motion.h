@@ -59,7 +59,11 @@ MS_OPTIONAL MotionForward motion_forward;
 MS_OPTIONAL MotionBackward motion_backward;
 MS_OPTIONAL MotionGivenForward motion_given_forward;
 MS_OPTIONAL MotionGivenBackward motion_given_backward;
+int64_t motion_forward_workspace_bytes(const DsaShape& shape);  // none
+int64_t motion_backward_workspace_bytes(const DsaShape& shape);
 }  // namespace cuda
+inline constexpr WorkspaceSize motion_forward_workspace{&motion_forward_workspace_bytes, &cuda::motion_forward_workspace_bytes};
+inline constexpr WorkspaceSize motion_backward_workspace{&motion_backward_workspace_bytes, &cuda::motion_backward_workspace_bytes};
 
 // 3.7k·(k_t − 1) flop a token, backward three times that; bytes of every tensor once.
 Cost motion_forward_cost(float*, float*, float*, float*, const float*, const void*, const void*, void*, DsaShape, DType);

@@ -1,14 +1,12 @@
 #include <cmath>
 
-#include "kernels/attention/scratch.h"
 #include "kernels/dsa/offset_net_cuda.h"
 #include "kernels/elements.cuh"
 
 namespace megaslide {
 namespace {
 
-constexpr int kTaps = 27;
-constexpr int kChunk = 64;     // tokens whose sums over channels are one partial result
+constexpr int kTaps = kOffsetNetTaps, kChunk = kOffsetNetChunk;
 constexpr int kThreads = 128;  // four warps a row
 constexpr int64_t kMaxChannels = 40000;  // a row lies in shared memory
 
@@ -84,26 +82,24 @@ __global__ void __launch_bounds__(kThreads) offset_net_forward_kernel(ForwardArg
   }
 }
 
-// All of backward. Workspace arrays at the end.
+// All of backward; OffsetNetBackwardSpace at the end.
 struct BackwardArgs {
   float *dx, *dconv_weight, *dconv_bias, *dnorm_weight, *dnorm_bias;
   const float *dg, *conv_out;
   AnyElements x, conv_weight, norm_weight, norm_bias;
   Grid grid;
-  int chunks, planes;  // planes: frames of all samples
-  float* dy;           // (B,N,C): gradient at the convolution's output
-  float2* stats;       // (B,N): mean, 1/σ
-  float* partial;      // (chunks, 3, C)
-  float* taps;         // (planes, 27, C)
+  int chunks, planes;
+  float* dy;
+  float2* stats;
+  float *partial, *taps;
 
   BackwardArgs(float* const (&gradients)[5], const float* dg_, const float* conv_out_, const void* x_, const void* conv_weight_,
-               const void* norm_weight_, const void* norm_bias_, Carver& w, const OffsetNetShape& s)
+               const void* norm_weight_, const void* norm_bias_, const OffsetNetBackwardSpace& w, const OffsetNetShape& s)
       : dx(gradients[0]), dconv_weight(gradients[1]), dconv_bias(gradients[2]), dnorm_weight(gradients[3]),
         dnorm_bias(gradients[4]), dg(dg_), conv_out(conv_out_), x(x_, s.x_dtype), conv_weight(conv_weight_, s.weight_dtype),
         norm_weight(norm_weight_, s.weight_dtype), norm_bias(norm_bias_, s.weight_dtype), grid(s),
-        chunks(static_cast<int>((grid.rows + kChunk - 1) / kChunk)), planes(static_cast<int>(s.batch * s.frames)),
-        dy(w.take<float>(grid.rows * s.channels)), stats(w.take<float2>(grid.rows)),
-        partial(w.take<float>(int64_t{chunks} * 3 * s.channels)), taps(w.take<float>(int64_t{planes} * kTaps * s.channels)) {}
+        chunks(static_cast<int>(w.chunks)), planes(static_cast<int>(w.planes)), dy(w.dy),
+        stats(reinterpret_cast<float2*>(w.stats)), partial(w.partial), taps(w.taps) {}
 };
 
 // The gradients at the norm's output and at its weight's, for one value.
@@ -203,12 +199,6 @@ __global__ void __launch_bounds__(256) offset_net_reduce_kernel(BackwardArgs a) 
 
 namespace cuda {
 
-int64_t offset_net_backward_workspace_bytes(const OffsetNetShape& s) {
-  Carver c;
-  BackwardArgs({}, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, c, s);
-  return c.used();
-}
-
 void offset_net_forward(Stream& stream, void* g, float* conv_out, const void* x, const void* conv_weight,
                         const void* conv_bias, const void* norm_weight, const void* norm_bias, OffsetNetShape s) {
   const ForwardArgs a{g, conv_out, s.out_dtype == DType::kBF16, {x, s.x_dtype}, {conv_weight, s.weight_dtype},
@@ -224,7 +214,7 @@ void offset_net_backward(Stream& stream, float* dx, float* dconv_weight, float* 
                          OffsetNetShape s) {
   Carver carver(workspace);
   const BackwardArgs a({dx, dconv_weight, dconv_bias, dnorm_weight, dnorm_bias}, dg, conv_out, x, conv_weight, norm_weight,
-                       norm_bias, carver, s);
+                       norm_bias, OffsetNetBackwardSpace(carver, s), s);
   if (a.grid.rows == 0) return;
   const auto rows = static_cast<unsigned>(a.grid.rows), columns = static_cast<unsigned>((s.channels + kThreads - 1) / kThreads);
   if (a.chunks > 65535 || a.planes > 65535) throw Error(fmt::format("{} tokens, {} frames: more than the CUDA offset net takes", rows, a.planes));

@@ -46,7 +46,10 @@ OffsetNetBackward offset_net_backward;
 namespace cuda {
 MS_OPTIONAL OffsetNetForward offset_net_forward;
 MS_OPTIONAL OffsetNetBackward offset_net_backward;
+int64_t offset_net_backward_workspace_bytes(const OffsetNetShape& shape);
 }  // namespace cuda
+inline constexpr WorkspaceSize offset_net_backward_workspace{&offset_net_backward_workspace_bytes,
+                                                             &cuda::offset_net_backward_workspace_bytes};
 
 Cost offset_net_forward_cost(void*, float*, const void*, const void*, const void*, const void*, const void*,
                              OffsetNetShape);

@@ -1,15 +1,13 @@
 #include <algorithm>
 
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/scratch.h"
 #include "kernels/dsa/pooled_cuda.h"
 #include "kernels/elements.cuh"
 
 namespace megaslide {
 namespace {
 
-AttentionShape tile_attention(const PooledShape& s) { return {s.batch, s.tiles(), s.tiles(), s.heads, s.head_dim, s.scale}; }
-int64_t pooled_elements(const PooledShape& s) { return s.batch * s.tiles() * s.heads * s.head_dim; }
+using cuda::pooled_elements;
+using cuda::tile_attention;
 
 struct Tiling {
   int length[3], size[3], count[3];
@@ -88,15 +86,6 @@ struct Saved {
   Saved(P* base, int64_t n) : q(base), k(base + n), v(base + 2 * n), out(base + 3 * n), lse(base + 4 * n) {}
 };
 
-struct BackwardWorkspace {
-  BackwardWorkspace(Carver& c, const PooledShape& s)
-      : dout(c.take<float>(pooled_elements(s))), dq(c.take<float>(pooled_elements(s))), dk(c.take<float>(pooled_elements(s))),
-        dv(c.take<float>(pooled_elements(s))),
-        attention(c.take<std::byte>(cuda::dense_attention_backward_workspace_bytes(tile_attention(s), DType::kF32))) {}
-  float *dout, *dq, *dk, *dv;
-  std::byte* attention;
-};
-
 void pool(Stream& stream, float* to, const void* from, DType dtype, const PooledShape& s, bool mean) {
   prim::launch(pool_kernel, element_grid(pooled_elements(s)), element_block(), 0, stream, to, AnyElements(from, dtype), Tiling(s),
                pooled_elements(s), mean);
@@ -110,12 +99,6 @@ void spread(Stream& stream, float* to, const float* from, const void* gate, cons
 }  // namespace
 
 namespace cuda {
-
-int64_t pooled_workspace_bytes(const PooledShape& s) {
-  Carver c;
-  BackwardWorkspace(c, s);
-  return c.used();
-}
 
 void pooled_forward(Stream& stream, float* out, float* saved, const void* q, const void* k, const void* v,
                     const void* gate, void*, PooledShape s, DType dtype) {
@@ -133,7 +116,7 @@ void pooled_backward(Stream& stream, float* dq, float* dk, float* dv, float* dga
   if (pooled_elements(s) == 0) return;
   const Saved<const float> x(saved, pooled_elements(s));
   Carver carver(workspace);
-  const BackwardWorkspace w(carver, s);
+  const PooledBackwardSpace w(carver, s);
   pool(stream, w.dout, dout, DType::kF32, s, false);
   prim::launch(gate_kernel, dim3(static_cast<unsigned>(s.heads)), dim3(128), 128 * sizeof(double), stream, dgate, w.dout, x.out,
                AnyElements(gate, s.gate_dtype), s.batch * s.tiles(), static_cast<int>(s.heads * s.head_dim),

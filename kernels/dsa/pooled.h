@@ -49,7 +49,9 @@ PooledBackward pooled_backward;
 namespace cuda {
 MS_OPTIONAL PooledForward pooled_forward;
 MS_OPTIONAL PooledBackward pooled_backward;
+int64_t pooled_workspace_bytes(const PooledShape& shape);  // of backward alone
 }  // namespace cuda
+inline constexpr WorkspaceSize pooled_workspace{&pooled_workspace_bytes, &cuda::pooled_workspace_bytes};
 
 Cost pooled_forward_cost(float*, float*, const void*, const void*, const void*, const void*, void*, PooledShape, DType);
 Cost pooled_backward_cost(float*, float*, float*, float*, const float*, const void*, const float*, void*, PooledShape);

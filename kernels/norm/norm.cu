@@ -23,34 +23,29 @@ struct Statistics {
 
 // Of a row whose elements behind its end are 0.
 template <int K>
-__device__ __forceinline__ Statistics row_statistics(float* part, const Quad (&x)[K], const Rows& s) {
+__device__ __forceinline__ Statistics row_statistics(BlockSums& block, const Quad (&x)[K], const Rows& s) {
   float sum = 0, square = 0;
   MS_UNROLL
   for (int k = 0; k < K; ++k)
     MS_UNROLL
     for (int i = 0; i < 4; ++i) sum += x[k].v[i];
-  const float mean = block_total(part, sum) / static_cast<float>(s.width);
+  const float mean = block.of(sum) / static_cast<float>(s.width);
   MS_UNROLL
   for (int k = 0; k < K; ++k)
     MS_UNROLL
     for (int i = 0; i < 4; ++i)
       if (quad_column(k) + i < s.width) square = fmaf(x[k].v[i] - mean, x[k].v[i] - mean, square);
-  return {mean, 1 / sqrtf(block_total(part, square) / static_cast<float>(s.width) + s.eps)};
-}
-
-template <int K>
-__device__ __forceinline__ void load_row(Quad (&x)[K], const float* p, const Rows& s) {
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) x[k] = load_quad(p + quad_column(k), s.width - quad_column(k), s.aligned);
+  return {mean, 1 / sqrtf(block.of(square) / static_cast<float>(s.width) + s.eps)};
 }
 
 template <int K, class T>
 __global__ void __launch_bounds__(kRowThreads) layer_norm_forward_kernel(T* y, const float* x, const float* mul, const float* add, Rows s) {
-  float* part = prim::dynamic_shared<float>();
+  BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * s.width, group = blockIdx.x / s.group_rows * s.group_stride;
   Quad v[K];
-  load_row(v, x + at, s);
-  const Statistics stats = row_statistics(part, v, s);
+  MS_UNROLL
+  for (int k = 0; k < K; ++k) v[k] = load_quad(x + at + quad_column(k), s.width - quad_column(k), s.aligned);
+  const Statistics stats = row_statistics(block, v, s);
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
     const int c = quad_column(k), left = s.width - c;
@@ -68,48 +63,65 @@ struct BackwardArgs {
   Rows rows;
 };
 
-// dx of one row; its share in dmul and dadd.
-template <int K>
-__device__ __forceinline__ void backward_row(const BackwardArgs& a, float* part, Quad (&dmul)[K], Quad (&dadd)[K], int64_t at, const float* mul) {
-  const Rows& s = a.rows;
-  Quad x[K], g[K];
-  load_row(x, a.x + at, s);
-  load_row(g, a.dy + at, s);
-  const Statistics stats = row_statistics(part, x, s);
-  float sum_g = 0, sum_gu = 0;
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    const Quad m = load_quad(mul + quad_column(k), s.width - quad_column(k), s.aligned);
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float unit = (x[k].v[i] - stats.mean) * stats.rstd, d = g[k].v[i];
-      dmul[k].v[i] = fmaf(d, unit, dmul[k].v[i]);
-      dadd[k].v[i] += d;
-      x[k].v[i] = unit;
-      g[k].v[i] = d * m.v[i];
-      sum_g += g[k].v[i];
-      sum_gu = fmaf(g[k].v[i], unit, sum_gu);
-    }
-  }
-  const float mean_g = block_total(part, sum_g) / static_cast<float>(s.width), mean_gu = block_total(part, sum_gu) / static_cast<float>(s.width);
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    const int c = quad_column(k), left = s.width - c;
-    const Quad base = a.residual != nullptr ? load_quad(a.residual + at + c, left, s.aligned) : Quad();
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) g[k].v[i] = fmaf(stats.rstd, fmaf(-x[k].v[i], mean_gu, g[k].v[i] - mean_g), base.v[i]);
-    store_quad(a.dx + at + c, g[k], left, s.aligned);
-  }
-}
-
-// A block a piece of rows: a thread keeps its columns' sums.
+// A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one's.
 template <int K>
 __global__ void __launch_bounds__(kRowThreads) layer_norm_backward_kernel(BackwardArgs a) {
-  float* part = prim::dynamic_shared<float>();
+  auto* memory = prim::dynamic_shared<unsigned char>();
+  BlockSums block(reinterpret_cast<float*>(memory));
+  memory += BlockSums::kShared;
+  const RowAhead<K, float> x_ahead(memory), dy_ahead(memory), residual_ahead(memory);
   const RowPiece piece(a.pieces, blockIdx.x);
-  const int width = a.rows.width;
+  const Rows& s = a.rows;
+  const int width = s.width;
+  const float* mul = a.mul + piece.group * s.group_stride;
+  // Two groups of copies a row, empty ones behind the last: x, then dy and the residual.
+  const auto fetch_x = [&](int64_t row) {
+    if (row < piece.end) x_ahead.fetch(a.x + row * width, width, s.aligned);
+    prim::cp_async_commit();
+  };
+  const auto fetch_gradients = [&](int64_t row) {
+    if (row < piece.end) dy_ahead.fetch(a.dy + row * width, width, s.aligned);
+    if (row < piece.end && a.residual != nullptr) residual_ahead.fetch(a.residual + row * width, width, s.aligned);
+    prim::cp_async_commit();
+  };
   Quad dmul[K], dadd[K];
-  for (int64_t r = piece.begin; r < piece.end; ++r) backward_row(a, part, dmul, dadd, r * width, a.mul + piece.group * a.rows.group_stride);
+  fetch_x(piece.begin);
+  fetch_gradients(piece.begin);
+  for (int64_t r = piece.begin; r < piece.end; ++r) {
+    prim::cp_async_wait<1>();
+    Quad x[K];
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) x[k] = x_ahead.quad(k);
+    const Statistics stats = row_statistics(block, x, s);
+    fetch_x(r + 1);
+    prim::cp_async_wait<1>();
+    float mean_g = 0, mean_gu = 0;
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const Quad m = load_quad(mul + quad_column(k), width - quad_column(k), s.aligned), d = dy_ahead.quad(k);
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float unit = (x[k].v[i] - stats.mean) * stats.rstd, g = d.v[i] * m.v[i];
+        dmul[k].v[i] = fmaf(d.v[i], unit, dmul[k].v[i]);
+        dadd[k].v[i] += d.v[i];
+        x[k].v[i] = unit;
+        mean_g += g;
+        mean_gu = fmaf(g, unit, mean_gu);
+      }
+    }
+    block.of(mean_g, mean_gu);
+    mean_g /= static_cast<float>(width), mean_gu /= static_cast<float>(width);
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const Quad m = load_quad(mul + quad_column(k), width - quad_column(k), s.aligned), d = dy_ahead.quad(k);
+      Quad base = a.residual != nullptr ? residual_ahead.quad(k) : Quad();
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) base.v[i] = fmaf(stats.rstd, fmaf(-x[k].v[i], mean_gu, d.v[i] * m.v[i] - mean_g), base.v[i]);
+      store_quad(a.dx + r * width + quad_column(k), base, width - quad_column(k), s.aligned);
+    }
+    fetch_gradients(r + 1);
+  }
+  prim::cp_async_wait<0>();
   float* to = a.sums + int64_t{blockIdx.x} * 2 * width;
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
@@ -133,7 +145,7 @@ void layer_norm_forward(Stream& stream, void* y, const float* x, const float* mu
     const Rows s{count32(group_rows, "rows"), static_cast<int>(width), group_stride, eps,
                  group_stride % 4 == 0 && quads_aligned(width, out, x, mul, add)};
     by_quads(block.quads, [&](auto k) {
-      prim::launch(layer_norm_forward_kernel<k, T>, grid, block.threads, kRowShared, stream, out, x, mul, add, s);
+      prim::launch(layer_norm_forward_kernel<k, T>, grid, block.threads, BlockSums::kShared, stream, out, x, mul, add, s);
     });
   });
 }
@@ -147,7 +159,8 @@ void layer_norm_backward(Stream& stream, float* dx, float* dmul, float* dadd, fl
                        Rows{count32(group_rows, "rows"), static_cast<int>(width), group_stride, eps,
                             group_stride % 4 == 0 && quads_aligned(width, dx, scratch, dy, residual, x, mul)}};
   by_quads(block.quads, [&](auto k) {
-    prim::launch(layer_norm_backward_kernel<k>, dim3(a.pieces.count), block.threads, kRowShared, stream, a);
+    prim::launch(layer_norm_backward_kernel<k>, dim3(a.pieces.count), block.threads,
+                 BlockSums::kShared + 3 * RowAhead<k, float>::shared(block), stream, a);
   });
   add_piece_sums(stream, dmul, group_stride, rows, group_rows, 2 * width, 0, width, scratch);
   add_piece_sums(stream, dadd, group_stride, rows, group_rows, 2 * width, width, width, scratch);

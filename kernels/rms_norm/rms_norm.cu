@@ -11,7 +11,7 @@ namespace {
 // A block a row.
 template <int K, class T>
 __global__ void __launch_bounds__(kRowThreads) rms_norm_forward_kernel(T* y, const float* x, const float* w, int width, float eps, bool aligned) {
-  float* part = prim::dynamic_shared<float>();
+  BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];
   float square = 0;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kRowThreads) rms_norm_forward_kernel(T* y, con
     MS_UNROLL
     for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
   }
-  const float rstd = 1 / sqrtf(block_total(part, square) / static_cast<float>(width) + eps);
+  const float rstd = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
     const int c = quad_column(k), left = width - c;
@@ -43,7 +43,7 @@ void rms_norm_forward(Stream& stream, void* y, const float* x, const float* w, i
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(y);
     by_quads(block.quads, [&](auto k) {
-      prim::launch(rms_norm_forward_kernel<k, T>, grid, block.threads, kRowShared, stream, out, x, w, static_cast<int>(width), eps,
+      prim::launch(rms_norm_forward_kernel<k, T>, grid, block.threads, BlockSums::kShared, stream, out, x, w, static_cast<int>(width), eps,
                    quads_aligned(width, out, x, w));
     });
   });

@@ -50,7 +50,7 @@ __device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles&
 template <int K, class T>
 __global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
                                                                        float eps, bool aligned) {
-  float* part = prim::dynamic_shared<float>();
+  BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];
   float square = 0;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, flo
     MS_UNROLL
     for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
   }
-  const float scale = 1 / sqrtf(block_total(part, square) / static_cast<float>(width) + eps);
+  const float scale = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
   if (rstd != nullptr && threadIdx.x == 0) rstd[blockIdx.x] = scale;
   const TokenAngles angles(turns, blockIdx.x);
   MS_UNROLL
@@ -88,49 +88,54 @@ struct BackwardArgs {
   bool aligned;
 };
 
-// dx of one row; its share in dgain and dbias.
-template <int K, class T>
-__device__ __forceinline__ void backward_row(const BackwardArgs<T>& a, float* part, Quad (&dgain)[K], Quad (&dbias)[K], int64_t row) {
-  const int64_t at = row * a.width;
-  const TokenAngles angles(a.turns, row);
-  const float scale = a.rstd[row];
-  Quad x[K], g[K];
-  float inner = 0;
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    const int c = quad_column(k), left = a.width - c;
-    x[k] = load_quad(a.x + at + c, left, a.aligned);
-    g[k] = load_quad(a.dy + at + c, left, a.aligned);
-    const Quad w = load_quad(a.gain + c, left, a.aligned);
-    if (a.turns.table != nullptr && left > 0) turn(g[k], a.turns, angles, c, true);
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float gx = g[k].v[i] * x[k].v[i];
-      inner = fmaf(gx, w.v[i], inner);
-      dgain[k].v[i] = fmaf(gx, scale, dgain[k].v[i]);
-      g[k].v[i] *= w.v[i];
-    }
-  }
-  const float pull = block_total(part, inner) * scale * scale * scale / static_cast<float>(a.width);
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    const int c = quad_column(k), left = a.width - c;
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      g[k].v[i] = fmaf(-x[k].v[i], pull, g[k].v[i] * scale);
-      dbias[k].v[i] += g[k].v[i];
-    }
-    store_quad(a.dx + at + c, g[k], left, a.aligned);
-  }
-}
-
-// A block a piece of rows: a thread keeps its columns' sums.
+// A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one.
 template <int K, class T>
 __global__ void __launch_bounds__(kRowThreads) rms_rope_backward_kernel(BackwardArgs<T> a) {
-  float* part = prim::dynamic_shared<float>();
+  auto* memory = prim::dynamic_shared<unsigned char>();
+  BlockSums block(reinterpret_cast<float*>(memory));
+  memory += BlockSums::kShared;
+  const RowAhead<K, float> dy_ahead(memory);
+  const RowAhead<K, T> x_ahead(memory);
   const RowPiece piece(a.pieces, blockIdx.x);
+  const auto fetch = [&](int64_t row) {
+    dy_ahead.fetch(a.dy + row * a.width, a.width, a.aligned);
+    x_ahead.fetch(a.x + row * a.width, a.width, a.aligned);
+    prim::cp_async_commit();
+  };
   Quad dgain[K], dbias[K];
-  for (int64_t r = piece.begin; r < piece.end; ++r) backward_row(a, part, dgain, dbias, r);
+  fetch(piece.begin);
+  for (int64_t r = piece.begin; r < piece.end; ++r) {
+    const TokenAngles angles(a.turns, r);
+    const float scale = a.rstd[r];
+    Quad x[K], g[K];
+    float inner = 0;
+    prim::cp_async_wait<0>();
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const int c = quad_column(k), left = a.width - c;
+      x[k] = x_ahead.quad(k), g[k] = dy_ahead.quad(k);
+      const Quad w = load_quad(a.gain + c, left, a.aligned);
+      if (a.turns.table != nullptr && left > 0) turn(g[k], a.turns, angles, c, true);
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float gx = g[k].v[i] * x[k].v[i];
+        inner = fmaf(gx, w.v[i], inner);
+        dgain[k].v[i] = fmaf(gx, scale, dgain[k].v[i]);
+        g[k].v[i] *= w.v[i];
+      }
+    }
+    const float pull = block.of(inner) * scale * scale * scale / static_cast<float>(a.width);
+    if (r + 1 < piece.end) fetch(r + 1);
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        g[k].v[i] = fmaf(-x[k].v[i], pull, g[k].v[i] * scale);
+        dbias[k].v[i] += g[k].v[i];
+      }
+      store_quad(a.dx + r * a.width + quad_column(k), g[k], a.width - quad_column(k), a.aligned);
+    }
+  }
   float* to = a.sums + int64_t{blockIdx.x} * 2 * a.width;
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
@@ -177,7 +182,7 @@ void rms_rope_forward(Stream& stream, void* y, float* rstd, const void* x, const
     auto* out = static_cast<T*>(y);
     const auto* in = static_cast<const T*>(x);
     by_quads(block.quads, [&](auto k) {
-      prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, kRowShared, stream, out, rstd, in, gain, Turns(table, grid),
+      prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, BlockSums::kShared, stream, out, rstd, in, gain, Turns(table, grid),
                    static_cast<int>(width), eps, quads_aligned(width, out, in, gain));
     });
   });
@@ -194,7 +199,8 @@ void rms_rope_backward(Stream& stream, void* dx, float* dgain, float* dbias, flo
     const BackwardArgs<T> a{out, scratch, dy, x, rstd, gain, Turns(table, grid), RowPieces(rows, rows), static_cast<int>(width),
                             quads_aligned(width, out, scratch, dy, x, gain)};
     by_quads(block.quads, [&](auto k) {
-      prim::launch(rms_rope_backward_kernel<k, T>, dim3(a.pieces.count), block.threads, kRowShared, stream, a);
+      prim::launch(rms_rope_backward_kernel<k, T>, dim3(a.pieces.count), block.threads,
+                   BlockSums::kShared + RowAhead<k, float>::shared(block) + RowAhead<k, T>::shared(block), stream, a);
     });
   });
   add_piece_sums(stream, dgain, 0, rows, rows, 2 * width, 0, width, scratch);

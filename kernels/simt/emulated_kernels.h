@@ -42,15 +42,15 @@ struct Kernels {
   static constexpr auto& offset_net_backward = emulated::offset_net_backward;
   static constexpr auto& motion_forward = emulated::motion_forward;
   static constexpr auto& motion_backward = emulated::motion_backward;
-  static int64_t dsa_forward_workspace_bytes(const DsaShape&, DType) { return 0; }
-  static int64_t dense_attention_forward_workspace_bytes(const AttentionShape&, DType) { return 0; }
-  static int64_t window_attention_forward_workspace_bytes(const WindowShape&, DType) { return 0; }
-  static int64_t motion_forward_workspace_bytes(const DsaShape&) { return 0; }
+  static constexpr auto dsa_forward_workspace_bytes = &cuda::dsa_forward_workspace_bytes;
   static constexpr auto dsa_backward_workspace_bytes = &cuda::dsa_backward_workspace_bytes;
+  static constexpr auto dense_attention_forward_workspace_bytes = &cuda::dense_attention_forward_workspace_bytes;
   static constexpr auto dense_attention_backward_workspace_bytes = &cuda::dense_attention_backward_workspace_bytes;
+  static constexpr auto window_attention_forward_workspace_bytes = &cuda::window_attention_forward_workspace_bytes;
   static constexpr auto window_attention_backward_workspace_bytes = &cuda::window_attention_backward_workspace_bytes;
   static constexpr auto pooled_workspace_bytes = &cuda::pooled_workspace_bytes;
   static constexpr auto offset_net_backward_workspace_bytes = &cuda::offset_net_backward_workspace_bytes;
+  static constexpr auto motion_forward_workspace_bytes = &cuda::motion_forward_workspace_bytes;
   static constexpr auto motion_backward_workspace_bytes = &cuda::motion_backward_workspace_bytes;
 };
 

@@ -157,6 +157,9 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Place pla
 inline void cp_async_16(void* dst, const void* src, simt::Place place = simt::Place::current()) {
   simt::copy_async(dst, src, 16, place);
 }
+inline void cp_async_8(void* dst, const void* src, simt::Place place = simt::Place::current()) {
+  simt::copy_async(dst, src, 8, place);
+}
 inline void cp_async_commit() { simt::commit_async(); }
 template <int N>
 void cp_async_wait() {
@@ -167,12 +170,15 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(simt::shared_memory());
 }
 
-// Runs the kernel to its end. Throws simt::Error on a fault of the kernel.
+// Runs the kernel to its end, or queues it on a stream that has a queue of its own (simt::set_queue). Throws simt::Error on
+// a fault of the kernel.
 template <class... P>
-void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, Stream&,
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, Stream& stream,
             std::type_identity_t<P>... arguments) {
-  gridDim = grid, blockDim = block;
-  simt::run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, [&] { kernel(arguments...); });
+  simt::submit(stream.native(), [=] {
+    gridDim = grid, blockDim = block;
+    simt::run_grid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, [&] { kernel(arguments...); });
+  });
 }
 
 }  // namespace megaslide::prim

@@ -1,6 +1,7 @@
 #include "kernels/simt/simt.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -267,6 +268,16 @@ const char* order_name(Order order) {
 }
 void set_options(const Options& options) { own_machine().options = options; }
 const Options& options() { return own_machine().options; }
+namespace {
+std::atomic<Queue> launch_queue{nullptr};
+}
+void set_queue(Queue queue) { launch_queue = queue; }
+void submit(void* stream, const std::function<void()>& launch) {
+  const Queue queue = launch_queue;
+  if (stream && queue) queue(stream, launch);
+  else launch();
+}
+
 unsigned long switches() { return own_machine().switches; }
 
 void run_grid(Extent grid, Extent block, size_t bytes, const std::function<void()>& body) {

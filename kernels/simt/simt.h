@@ -49,6 +49,11 @@ inline constexpr size_t kMaxSharedBytes = 163 * 1024;
 // Runs `body` once a thread. Throws Error; also what the body throws.
 void run_grid(Extent grid, Extent block, size_t shared_bytes, const std::function<void()>& body);
 
+// Where launches on a stream other than nullptr go: by default they run at once.
+using Queue = void (*)(void* stream, std::function<void()> work);
+void set_queue(Queue queue);
+void submit(void* stream, const std::function<void()>& launch);
+
 // Thread switches of this host thread so far.
 unsigned long switches();
 

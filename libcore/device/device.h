@@ -9,8 +9,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/optional_entry.h"
 #include "kernels/stream.h"
 
 namespace megaslide {
@@ -97,6 +99,11 @@ class Device {
   // Queues a copy on `stream`, at the link's speed for uploads and downloads. `name` is static.
   virtual void copy(Stream& stream, void* dst, const void* src, int64_t bytes, CopyKind kind, const char* name) = 0;
 
+  // Tells that copies from and to this host memory will come, from page boundary to page boundary: `cuda` locks it in
+  // memory, where the system lets it. Calls for the same memory nest. No copy is under way at unpin().
+  virtual void pin(void* /*memory*/, int64_t /*bytes*/) {}
+  virtual void unpin(void* /*memory*/) {}
+
   virtual Event record(Stream& stream) = 0;
   virtual void wait(Stream& stream, const Event& event) = 0;
   // Blocks the host until the event has passed / all streams are idle. Throws what failed on a stream, first failure
@@ -115,6 +122,34 @@ class Device {
   virtual double now() const = 0;
 };
 
+// Pinned as long as this lives.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(Device& device, const std::vector<std::pair<void*, int64_t>>& spans) : device_(&device) {
+    for (const auto& [memory, bytes] : spans) {
+      device.pin(memory, bytes);
+      memory_.push_back(memory);
+    }
+  }
+  ~PinnedMemory() { clear(); }
+  PinnedMemory(PinnedMemory&& other) noexcept : device_(other.device_), memory_(std::exchange(other.memory_, {})) {}
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    clear();
+    device_ = other.device_;
+    memory_ = std::exchange(other.memory_, {});
+    return *this;
+  }
+  void clear() {
+    for (void* p : memory_) device_->unpin(p);
+    memory_.clear();
+  }
+
+ private:
+  Device* device_ = nullptr;
+  std::vector<void*> memory_;
+};
+
 enum class LinkKind { kShared, kEmulated };
 
 struct CpuDeviceOptions {
@@ -128,6 +163,24 @@ struct CpuDeviceOptions {
   double stall_timeout = 120;   // seconds without progress on any stream before synchronize() fails; 0: never
 };
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+struct CudaDeviceOptions {
+  int index = -1;               // among those visible; -1: the one with most memory
+  int threads = 0;              // of the host's work
+  bool async = true;            // false: streams take turns
+  int64_t budget = 0;           // of the arena, bytes, taken at once; 0: what is free, but for a rest
+  bool trace = false;
+  double jitter = 0;
+  double stall_timeout = 120;
+};
+// Only in programs with CUDA. Throws Error where no device can be used.
+MS_OPTIONAL std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
+struct CudaDeviceInfo {
+  std::string name;
+  int64_t memory = 0, free = 0;  // bytes
+};
+// Of the device that make_cuda_device() would take. Throws as it does.
+MS_OPTIONAL CudaDeviceInfo cuda_device_info(int index);
 
 // Rates of a machine, from a machine file (config/machine_config.h). Bytes and flops a second; 0 means unlimited.
 struct SimRates {
@@ -144,6 +197,7 @@ struct SimRates {
 
 struct SimDeviceOptions {
   SimRates rates = {};
+  Backend target = Backend::kCpu;  // whose workspaces are taken: kCpu or kCuda
   bool async = true;
   LinkKind link = LinkKind::kShared;
   double bandwidth = 0;  // of the emulated link; overrides link_up and link_down

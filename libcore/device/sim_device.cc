@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/arena.h"
 #include "device/event_state.h"
+#include "kernels/gemm/gemm_cuda.h"
 
 namespace megaslide {
 namespace {
@@ -14,8 +15,9 @@ class SimDevice;
 
 class SimStream final : public Stream {
  public:
-  SimStream(SimDevice& device, StreamKind kind) : device_(device), kind_(kind) {}
+  SimStream(SimDevice& device, StreamKind kind, Backend target) : device_(device), kind_(kind), target_(target) {}
   Backend backend() const override { return Backend::kSim; }
+  Backend target() const override { return target_; }
   void enqueue(const char* name, const Cost& cost, std::function<void()>) override;
   ThreadPool& pool() override { MS_CHECK(false, "the sim device runs nothing"); __builtin_unreachable(); }
   StreamKind kind() const { return kind_; }
@@ -24,6 +26,7 @@ class SimStream final : public Stream {
  private:
   SimDevice& device_;
   StreamKind kind_;
+  Backend target_;
 };
 
 // A processor that several streams share. Tasks come in the order in which they are issued, not in that in which they can
@@ -56,7 +59,8 @@ class SimDevice final : public Device {
   explicit SimDevice(const SimDeviceOptions& options) : options_(options), arena_(options.budget) {
     phases_.emplace_back();
     const int streams = options.async ? kStreamKinds : 1;
-    for (int k = 0; k < streams; ++k) streams_.push_back(std::make_unique<SimStream>(*this, static_cast<StreamKind>(k)));
+    for (int k = 0; k < streams; ++k) streams_.push_back(std::make_unique<SimStream>(*this, static_cast<StreamKind>(k), options.target));
+    if (options.target == Backend::kCuda) allocate(static_cast<int64_t>(cuda::kGemmWorkspaceBytes), "workspace of matrix products", MemoryCategory::kWorkspace);
   }
 
   Backend backend() const override { return Backend::kSim; }

@@ -187,7 +187,7 @@ void WanSelfAttention::make_offsets(const WanCall& c, const void* z, const WanDe
   c.linear(kMatMotion, kept.projected, z, rows);
   for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
     if (!run.motion) return;
-    void* space = c.workspace.take_bytes(motion_forward_workspace_bytes(s));
+    void* space = c.workspace.take_bytes(motion_forward_workspace(c.stream, s));
     const int64_t frame = rows * run.motion_frames + row * s.kernel[0];
     motion_forward(c.stream, kept.raw + row * outputs_ + run.offsets, kept.motion + 2 * frame, kept.motion_lse + frame,
                    kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),
@@ -201,7 +201,7 @@ void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse,
   {
     const WorkspaceScope scope(c.workspace);
     for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
-      void* space = c.workspace.take_bytes(dsa_forward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(dsa_forward_workspace(c.stream, s, c.dtype));
       const int64_t n = row * width_ + run.heads.first * head_dim_;
       dsa_forward(c.stream, local + n, lse + row * heads_ + run.heads.first, c.at(q, n), c.at(k, n), c.at(v, n),
                   kept.raw + row * outputs_ + run.offsets, space, s, c.dtype);
@@ -211,7 +211,7 @@ void WanSelfAttention::dsa_with_branch(const WanCall& c, float* out, float* lse,
   const WorkspaceScope scope(c.workspace);
   const PooledShape s = pooled_shape(c.shape, c.dtype);
   if (local != out) copy_memory(c.stream, out, local, c.shape.rows() * width_ * static_cast<int64_t>(sizeof(float)));
-  void* space = c.workspace.take_bytes(pooled_workspace_bytes(s));
+  void* space = c.workspace.take_bytes(pooled_workspace(c.stream, s));
   pooled_forward(c.stream, out, kept.pooled, q, k, v, c.weight(pooled_gate_param(dsa_)), space, s, c.dtype);
 }
 
@@ -221,19 +221,19 @@ void WanSelfAttention::forward(const WanCall& c, float* out, float* lse, const v
   switch (kind_) {
     case AttentionKind::kDense: {
       const AttentionShape s = dense_shape(c.shape);
-      void* space = c.workspace.take_bytes(dense_attention_forward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(dense_attention_forward_workspace(c.stream, s, c.dtype));
       dense_attention_forward(c.stream, out, lse, q, k, v, space, s, c.dtype);
       break;
     }
     case AttentionKind::kDenseMaterialised: {
       const AttentionShape s = dense_shape(c.shape);
-      void* space = c.workspace.take_bytes(dense_materialised_forward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(dense_materialised_forward_workspace(c.stream, s, c.dtype));
       dense_materialised_forward(c.stream, out, lse, q, k, v, space, s, c.dtype);
       break;
     }
     case AttentionKind::kWindow: {
       const WindowShape s = window_shape(c.shape);
-      void* space = c.workspace.take_bytes(window_attention_forward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(window_attention_forward_workspace(c.stream, s, c.dtype));
       window_attention_forward(c.stream, out, lse, q, k, v, space, s, c.dtype);
       break;
     }
@@ -251,25 +251,25 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
   switch (kind_) {
     case AttentionKind::kDense: {
       const AttentionShape s = dense_shape(c.shape);
-      void* space = c.workspace.take_bytes(dense_attention_backward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(dense_attention_backward_workspace(c.stream, s, c.dtype));
       dense_attention_backward(c.stream, dq, dk, dv, q, k, v, out, lse, dout, space, s, c.dtype);
       break;
     }
     case AttentionKind::kDenseMaterialised: {
       const AttentionShape s = dense_shape(c.shape);
-      void* space = c.workspace.take_bytes(dense_materialised_backward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(dense_materialised_backward_workspace(c.stream, s, c.dtype));
       dense_materialised_backward(c.stream, dq, dk, dv, q, k, v, out, lse, dout, space, s, c.dtype);
       break;
     }
     case AttentionKind::kWindow: {
       const WindowShape s = window_shape(c.shape);
-      void* space = c.workspace.take_bytes(window_attention_backward_workspace_bytes(s, c.dtype));
+      void* space = c.workspace.take_bytes(window_attention_backward_workspace(c.stream, s, c.dtype));
       window_attention_backward(c.stream, dq, dk, dv, q, k, v, out, lse, dout, space, s, c.dtype);
       break;
     }
     case AttentionKind::kDsa: {
       for_runs(c, [&](const DsaShape& s, const Run& run, int64_t row) {
-        void* space = c.workspace.take_bytes(dsa_backward_workspace_bytes(s, c.dtype));
+        void* space = c.workspace.take_bytes(dsa_backward_workspace(c.stream, s, c.dtype));
         const int64_t n = row * width_ + run.heads.first * head_dim_, offsets = row * outputs_ + run.offsets;
         dsa_backward(c.stream, dq + n, dk + n, dv + n, doffsets + offsets, c.at(q, n), c.at(k, n), c.at(v, n),
                      kept.raw + offsets, (dsa_.pooled ? kept.local_out : out) + n, lse + row * heads_ + run.heads.first,
@@ -279,7 +279,7 @@ void WanSelfAttention::backward(const WanCall& c, float* dq, float* dk, float* d
       const size_t gate = pooled_gate_param(dsa_);
       const PooledShape pooled = pooled_shape(c.shape, c.dtype);
       pooled_backward(c.stream, dq, dk, dv, c.gradient(gate), kept.pooled, c.weight(gate), dout,
-                      c.workspace.take_bytes(pooled_workspace_bytes(pooled)), pooled);
+                      c.workspace.take_bytes(pooled_workspace(c.stream, pooled)), pooled);
       break;
     }
   }
@@ -300,7 +300,7 @@ void WanSelfAttention::offsets_backward(const WanCall& c, float* dz, const float
   c.clear_beside_own(dfeatures, width_ * static_cast<int64_t>(sizeof(float)));
   c.input_gradient(kMatOffset, dfeatures + first * width_, operand, own);
   const OffsetNetShape s = net_shape(c.shape, c.dtype);
-  void* space = c.workspace.take_bytes(offset_net_backward_workspace_bytes(s));
+  void* space = c.workspace.take_bytes(offset_net_backward_workspace(c.stream, s));
   offset_net_backward(c.stream, dz, c.gradient(kOffsetConv), c.gradient(kOffsetConvBias), c.gradient(kOffsetNormWeight),
                       c.gradient(kOffsetNormBias), dfeatures, kept.conv_out, z, c.weight(kOffsetConv),
                       c.weight(kOffsetNormWeight), c.weight(kOffsetNormBias), space, s);
@@ -325,7 +325,7 @@ void WanSelfAttention::motion_term_backward(const WanCall& c, float* dz, const f
     const int64_t values = s.batch * s.tokens() * kMotionChannels, frame = rows * run.motion_frames + row * s.kernel[0];
     float* sum = dprojected + row * kMotionChannels;
     float* own = first ? sum : c.workspace.take<float>(values);
-    void* space = c.workspace.take_bytes(motion_backward_workspace_bytes(s));
+    void* space = c.workspace.take_bytes(motion_backward_workspace(c.stream, s));
     motion_backward(c.stream, own, c.gradient(kMotionBeta), c.gradient(kMotionGain) + run.gain,
                     doffsets + row * outputs_ + run.offsets, kept.motion + 2 * frame, kept.motion_lse + frame,
                     kept.patch_norm + row, kept.projected + row * kMotionChannels, c.weight(kMotionBeta),

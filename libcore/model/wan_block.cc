@@ -211,7 +211,7 @@ void WanBlock::cross_forward(const Frame& f, const CrossTensors& s, const float*
   {
     const WorkspaceScope scope(c.workspace);
     const AttentionShape shape = cross_shape(c.shape);
-    void* space = c.workspace.take_bytes(dense_attention_forward_workspace_bytes(shape, c.dtype));
+    void* space = c.workspace.take_bytes(dense_attention_forward_workspace(c.stream, shape, c.dtype));
     dense_attention_forward(c.stream, s.out, s.lse, s.q, s.k, s.v, space, shape, c.dtype);
   }
   c.linear_gated_add(kMatCrossOut, x2, nullptr, x1, nullptr, c.operand(s.out, rows * width_), rows, 0, rows, 0);

@@ -95,7 +95,7 @@ void WanBlock::cross_backward(const Frame& f, const CrossTensors& s, const float
   {
     const WorkspaceScope scope(c.workspace);
     const AttentionShape shape = cross_shape(c.shape);
-    void* space = c.workspace.take_bytes(dense_attention_backward_workspace_bytes(shape, c.dtype));
+    void* space = c.workspace.take_bytes(dense_attention_backward_workspace(c.stream, shape, c.dtype));
     dense_attention_backward(c.stream, dq, dk, dv, s.q, s.k, s.v, s.out, s.lse, dout, space, shape, c.dtype);
   }
   void* draw = c.take_operand(std::max(rows, keys) * width_);

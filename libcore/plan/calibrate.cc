@@ -191,13 +191,21 @@ int64_t physical_memory() {
 
 }  // namespace
 
-MachineConfig this_machine(int threads) {
+MachineConfig this_machine(int threads, Backend backend) {
   MachineConfig c;
   c.name = "this-machine";
   c.device = "cpu";
   c.unified = true;
   c.threads = threads;
   c.host_memory = c.device_memory = physical_memory();
+  if (backend == Backend::kCuda) {
+    const CudaDeviceInfo device = cuda_device_info(-1);
+    c.name = device.name;
+    c.device = "cuda";
+    c.unified = false;
+    c.device_memory = device.free;
+    return c;
+  }
   InlineStream s(threads);
   c.peak_flops = square_rate(s, 1024, DType::kBF16);
   return c;

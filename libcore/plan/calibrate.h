@@ -19,8 +19,9 @@ struct CalibrationOptions {
   std::string scratch_dir;  // where the disk is measured; empty: it is not
 };
 
-// Sizes of this machine and the rate of its matrix units, in a tenth of a second; every other rate is not known (0).
-MachineConfig this_machine(int threads);
+// Sizes of this machine and the rate of its matrix units, in a tenth of a second; every other rate is not known (0). With a
+// CUDA device sizes alone.
+MachineConfig this_machine(int threads, Backend backend = Backend::kCpu);
 
 // Another machine's rates with the memory, threads and free disk (at `directory`) of this one.
 MachineConfig sized_like_this_machine(MachineConfig machine, int threads, const std::string& directory);

@@ -19,6 +19,7 @@ ActivationStash::ActivationStash(Device& device, const StashOptions& options, co
     auto& host = host_.emplace_back();
     for (int l = 0; leaves(l); l += segment_) host.push_back(static_cast<float*>(memory_.allocate(sizes.elements * 4, host_bytes_)));
   }
+  pinned_ = PinnedMemory(device, memory_.spans());
 }
 
 int ActivationStash::place(int l) const {

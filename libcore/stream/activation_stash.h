@@ -75,6 +75,7 @@ class ActivationStash {
   std::vector<std::vector<float*>> host_;         // [microbatch][kept input], those that leave
   std::vector<Transit> transits_;
   HostMemory memory_;
+  PinnedMemory pinned_;  // after it, so that it goes first
   int64_t host_bytes_ = 0;
 };
 

@@ -21,10 +21,17 @@ HostMemory::HostMemory(bool simulated) : simulated_(simulated) {
 }
 
 HostMemory::~HostMemory() {
-  for (const auto& [p, bytes] : mappings_) munmap(p, static_cast<size_t>(bytes));
+  for (const Mapping& m : mappings_) munmap(m.memory, static_cast<size_t>(m.bytes));
 }
 
-void* HostMemory::allocate(int64_t bytes, int64_t& category) {
+std::vector<std::pair<void*, int64_t>> HostMemory::spans(bool all) const {
+  std::vector<std::pair<void*, int64_t>> found;
+  for (const Mapping& m : mappings_)
+    if (all || m.moves) found.emplace_back(m.memory, m.bytes);
+  return found;
+}
+
+void* HostMemory::allocate(int64_t bytes, int64_t& category, bool moves) {
   const int64_t size = (bytes + kPage - 1) / kPage * kPage;
   category += size;
   if (size == 0) return nullptr;
@@ -37,7 +44,7 @@ void* HostMemory::allocate(int64_t bytes, int64_t& category) {
   if (p == MAP_FAILED)
     throw Error(fmt::format("out of host memory: {} bytes of a run's state could not be allocated: {}", size, std::strerror(errno)),
                 "plan-memory prints what the run needs; a smaller state codec or a smaller model fits");
-  mappings_.emplace_back(p, size);
+  mappings_.push_back({p, size, moves});
   madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);  // a wish; without it pages are small
   if (nodes_.size() > 1) interleave(p, size, nodes_);
   touch(p, size);

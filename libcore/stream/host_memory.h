@@ -20,13 +20,22 @@ class HostMemory {
   HostMemory& operator=(const HostMemory&) = delete;
 
   // Adds what was taken, rounded up to pages, to `category`. nullptr for 0 bytes. Throws Error where memory cannot be had.
-  void* allocate(int64_t bytes, int64_t& category);
+  // `moves`: copies to or from the device will come.
+  void* allocate(int64_t bytes, int64_t& category, bool moves = true);
+
+  // What was allocated: all of it, or what moves.
+  std::vector<std::pair<void*, int64_t>> spans(bool all = false) const;
 
  private:
   void touch(void* memory, int64_t bytes);
 
   bool simulated_;
-  std::vector<std::pair<void*, int64_t>> mappings_;
+  struct Mapping {
+    void* memory;
+    int64_t bytes;
+    bool moves;
+  };
+  std::vector<Mapping> mappings_;
   uintptr_t next_virtual_ = uintptr_t{1} << 45;
   std::vector<int> nodes_;
   std::unique_ptr<ThreadPool> pool_;  // of those who touch; made for the first large slab

@@ -42,6 +42,9 @@ void place(ModuleState& s, const HostStoreOptions& o, StatePart part, void* memo
   }
 }
 
+// What every step brings to the device, or back.
+bool moves(StatePart part) { return part == StatePart::kWeights || part == StatePart::kGradient; }
+
 }  // namespace
 
 HostStore::HostStore(const Network& network, const HostStoreOptions& options) : options_(options), memory_(options.simulated) {
@@ -99,7 +102,7 @@ void HostStore::make_tier(const Network& network) {
   for (size_t l = 0; l < network.layers.size(); ++l) layers.push_back({fmt::format("blocks.{}.", l), part_bytes(*network.layers[l])});
   const int slots = std::min(options_.slots, static_cast<int>(layers.size()));
   tier_ = std::make_unique<StateTier>(layers, slots + 1, options_.simulated ? "" : options_.tier_path, options_.block_file);
-  const auto allocate = [&](StatePart part) { return memory_.allocate(tier_->slab_bytes()[index_of(part)], category(part)); };
+  const auto allocate = [&](StatePart part) { return memory_.allocate(tier_->slab_bytes()[index_of(part)], category(part), moves(part)); };
   for (int i = 0; i <= slots; ++i) tier_->set_weight_slab(i, allocate(StatePart::kWeights));
   for (int i = 0; i < kRestSlabs; ++i)
     for (size_t p = 0; p < kStateParts; ++p)
@@ -134,7 +137,7 @@ void HostStore::add_module(const Module& module, std::string prefix, void* strea
   }
   const PartBytes bytes = part_bytes(module);
   for (size_t p = 0; p < kStateParts; ++p)
-    if (const auto part = static_cast<StatePart>(p); bytes[p] > 0) place(s, options_, part, memory_.allocate(bytes[p], category(part)));
+    if (const auto part = static_cast<StatePart>(p); bytes[p] > 0) place(s, options_, part, memory_.allocate(bytes[p], category(part), moves(part)));
 }
 
 void HostStore::place_weights(int module, int slab) const {

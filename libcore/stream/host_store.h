@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "device/device.h"
 #include "kernels/adamw/adamw.h"
 #include "model/layer.h"
 #include "stream/host_memory.h"
@@ -72,6 +73,8 @@ class HostStore {
   ModuleState& module(int i) { return states_[static_cast<size_t>(i)]; }
   const ModuleState& module(int i) const { return states_[static_cast<size_t>(i)]; }
   const HostLedger& ledger() const { return ledger_; }
+  // Slabs of weights and gradients, or of the whole state, for the device to lock in memory.
+  PinnedMemory pin(Device& device, bool whole_state) const { return PinnedMemory(device, memory_.spans(whole_state)); }
 
   // Calls `work` with the module's weights, masters and moments in memory (of a gradient, only where it lies in memory); what
   // it changes stays, also on disk. Several threads may visit different modules, each one at a time; no step may be under way.

@@ -21,6 +21,7 @@ struct Pipeline::Impl {
   std::unique_ptr<GradientReturn> gradients;  // of a pipeline that trains
   std::unique_ptr<Pass> pass;
   Workspace workspace;
+  PinnedMemory pinned;
   std::vector<double> losses;
   Event losses_here;
 
@@ -34,6 +35,7 @@ struct Pipeline::Impl {
       allocations.push_back(device.allocate(bytes, name, category));
       return allocations.back();
     };
+    pinned = store.pin(device, false);
     weights = std::make_unique<WeightSlots>(device, network, store, options.training, options.slots, options.training && options.upload_again,
                                             WeightSlots::Hooks{std::move(hooks.before_upload), std::move(hooks.updated_weights)}, take);
     if (options.training)
@@ -43,7 +45,7 @@ struct Pipeline::Impl {
     pass = options.slab_frames ? make_slab_pass(context) : make_whole_pass(context);
     // The same calls on a device that runs nothing tell how high the stack of temporaries grows.
     Workspace dry;
-    pass->measure(make_sim_device({})->compute(), dry);
+    pass->measure(make_sim_device({.target = device.compute().target()})->compute(), dry);
     workspace = Workspace(take(dry.high_water(), "workspace", MemoryCategory::kWorkspace), dry.high_water());
   }
   ~Impl() {
@@ -52,6 +54,7 @@ struct Pipeline::Impl {
     } catch (const std::exception&) {
       // Reported where the step was waited for; here it only matters that nothing runs any more.
     }
+    pinned.clear();
     for (void* p : allocations) device.release(p);
   }
 

@@ -265,6 +265,7 @@ class SlabPass final : public Pass {
       }
       if (x_.options.training) clip_gradients_.emplace_back().rows = static_cast<float*>(host_.allocate(trained, host_bytes_));
     }
+    pinned_ = PinnedMemory(x_.device, host_.spans());
   }
 
   void allocate_lane(Lane& lane, int places, int64_t elements, std::string_view name) {
@@ -446,6 +447,7 @@ class SlabPass final : public Pass {
   std::vector<int64_t> seen_of_;  // frames, a layer
   int64_t seen_frames_ = 0, shared_frames_ = 0;
   HostMemory host_;
+  PinnedMemory pinned_;  // after it, so that it goes first
   int64_t host_bytes_ = 0;
   std::vector<std::vector<HostRows>> clip_inputs_;  // [microbatch][place]
   std::vector<HostRows> clip_gradients_;            // of the layer in hand, at its result, then at its input

@@ -33,7 +33,9 @@ AdamWStep parameter_step(const AdamWStep& model, const ModuleState& state, int m
 
 DeviceOptimizer::DeviceOptimizer(Device& device, HostStore& store)
     : device_(device), store_(store), factors_(static_cast<size_t>(store.modules()), 1.0f) {
-  if (!device.shares_host_memory()) allocate();
+  if (device.shares_host_memory()) return;
+  pinned_ = store.pin(device, true);
+  allocate();
 }
 
 DeviceOptimizer::~DeviceOptimizer() {

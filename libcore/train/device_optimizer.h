@@ -59,6 +59,7 @@ class DeviceOptimizer {
   Device& device_;
   HostStore& store_;
   std::vector<float> factors_;
+  PinnedMemory pinned_;
   Buffers sets_[2];
   int next_ = 0, updated_ = -1;
   const void* updated_weights_ = nullptr;

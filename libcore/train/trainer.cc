@@ -137,6 +137,11 @@ class Trainer {
 
  private:
   std::unique_ptr<Device> make_device() const {
+    if (options_.backend == Backend::kCuda) {
+      CudaDeviceOptions o = cuda_device_options(run_, options_.threads, !options_.trace_path.empty());
+      o.jitter = options_.jitter;
+      return make_cuda_device(o);
+    }
     CpuDeviceOptions o = cpu_device_options(run_, options_.threads, !options_.trace_path.empty());
     o.jitter = options_.jitter;
     return make_cpu_device(o);

@@ -7,6 +7,7 @@
 
 #include "base/stop.h"
 #include "config/run_config.h"
+#include "kernels/stream.h"
 #include "train/metrics.h"
 
 namespace megaslide {
@@ -18,6 +19,7 @@ struct TrainerOptions {
   double peak_flops = 0;             // of the machine, for MFU and HFU; 0: not known, both are 0
   std::vector<std::string> allowed_changes;  // configuration keys that may differ on resume
   double jitter = 0;                 // seconds, race tests
+  Backend backend = Backend::kCpu;   // kCuda: of a program with CUDA
 };
 
 struct TrainSummary {

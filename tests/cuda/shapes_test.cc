@@ -56,7 +56,7 @@ TEST(CudaShapes, dsa_head_sizes_and_groups) {
 
 // The first takes kernel A, the second B where it fits; backward of both ends in A's part for the keys.
 TEST(CudaShapes, dsa_of_a_run_of_the_heads_of_wider_rows) {
-  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, &emulated::Kernels::dsa_forward_workspace_bytes,
+  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, emulated::Kernels::dsa_forward_workspace_bytes,
                                             &cuda::dsa_backward_workspace_bytes};
   InlineStream stream;
   for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -67,7 +67,7 @@ TEST(CudaShapes, dsa_of_a_run_of_the_heads_of_wider_rows) {
 }
 
 TEST(CudaShapes, dsa_of_the_queries_of_some_frames) {
-  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, &emulated::Kernels::dsa_forward_workspace_bytes,
+  const testing_support::DsaKernels kernels{&cuda::dsa_forward, &cuda::dsa_backward, emulated::Kernels::dsa_forward_workspace_bytes,
                                             &cuda::dsa_backward_workspace_bytes};
   InlineStream stream;
   for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -79,7 +79,7 @@ TEST(CudaShapes, dsa_of_the_queries_of_some_frames) {
 TEST(CudaShapes, given_motion) {
   InlineStream stream;
   testing_support::expect_given_motion({&cuda::motion_forward, &cuda::motion_backward, &cuda::motion_given_forward, &cuda::motion_given_backward,
-                                        &emulated::Kernels::motion_forward_workspace_bytes, &cuda::motion_backward_workspace_bytes},
+                                        emulated::Kernels::motion_forward_workspace_bytes, &cuda::motion_backward_workspace_bytes},
                                        stream);
 }
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Kills a run that checkpoints every step at random instants, and resumes it each time: every start must find a whole
 # checkpoint, and the state at the end must be that of a run nobody disturbed.
-#   kill_resume.sh BIN KILLS [STEPS]
+#   kill_resume.sh BIN KILLS [STEPS [SETTING...]]   SETTING: KEY=VALUE, as finetune --set takes it
 set -euo pipefail
 bin=$1 kills=$2 steps=${3:-60}
+settings=()
+for s in "${@:4}"; do settings+=(--set "$s"); done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 data=$(cd "$(dirname "$0")/../data" && pwd)
@@ -37,7 +39,7 @@ stream: {link: {kind: emulated, bandwidth: 200MB/s}}
 output: {output_dir: $1, save_every_n_steps: $2, checkpoints_total_limit: 2}
 EOF
 }
-train() { "$bin/finetune" "$1" -q --progress never --threads 2 >"$work/log" 2>&1; }
+train() { "$bin/finetune" "$1" "${settings[@]}" -q --progress never --threads 2 >"$work/log" 2>&1; }
 
 configuration "$work/whole" 0 >"$work/whole.yaml"
 train "$work/whole.yaml"
@@ -56,7 +58,7 @@ while [ "$done_kills" -lt "$kills" ]; do
   out=$work/out$round
   configuration "$out" 1 >"$work/run.yaml"
   while [ "$done_kills" -lt "$kills" ]; do
-    "$bin/finetune" "$work/run.yaml" -q --progress never --threads 2 >"$work/log" 2>&1 &
+    "$bin/finetune" "$work/run.yaml" "${settings[@]}" -q --progress never --threads 2 >"$work/log" 2>&1 &
     pid=$!
     instant=$(((RANDOM * 32768 + RANDOM) % (milliseconds / 2 + 1)))
     sleep "$((instant / 1000)).$(printf %03d $((instant % 1000)))"

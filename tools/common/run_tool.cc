@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "common/flags.h"
+#include "device/device.h"
 #include "common/help.h"
 #include "common/output.h"
 #include "common/paths.h"
@@ -74,11 +75,9 @@ void finish_flags(const ToolInfo& info, const CLI::App& app, CommonFlags& f, con
   f.threads = f.threads_given ? static_cast<int>(threads) : available_threads();
   if (given(kSeedFlag, "--seed")) f.seed = seed;
   if (f.quiet && f.verbose) throw usage_error("-q and -v contradict each other", "give one of them");
-#ifndef MEGASLIDE_CUDA
-  if (f.device == "cuda")
+  if (f.device == "cuda" && make_cuda_device == nullptr)
     throw usage_error("--device cuda: this program was built without CUDA",
-                      "use --device cpu; this version has no CUDA kernels yet");
-#endif
+                      "use --device cpu, or build with CUDA: cmake --preset release -DMEGASLIDE_CUDA=ON where nvcc is installed");
 }
 
 // Parses and runs. Leaves by exceptions; returns the exit status.
