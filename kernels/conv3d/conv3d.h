@@ -20,7 +20,7 @@ inline constexpr int kConvMaxFrames = 3;
 struct ConvShape {
   int64_t in = 0, out = 0;  // channels
   int64_t kt = 1, kh = 1, kw = 1;
-  int64_t taps() const { return kt * kh * kw; }
+  MS_HOST_DEVICE int64_t taps() const { return kt * kh * kw; }
   int64_t weights() const { return in * out * taps(); }
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "tensor/dtype.h"
 
 namespace megaslide {
@@ -17,13 +18,13 @@ struct FrameLayout {
   int64_t border = 1;         // 0: rows follow one another, for frames that only 1×1 convolutions read
 
   // Channels a cell in memory: those beyond `channels` are zero, so that no loop over channels has a tail.
-  int64_t stored() const {
+  MS_HOST_DEVICE int64_t stored() const {
     const int64_t unit = dtype == DType::kBF16 ? 32 : 16;
     return (channels + unit - 1) / unit * unit;
   }
-  int64_t row() const { return (width + 2 * border) * stored(); }  // elements from one row to the next
+  MS_HOST_DEVICE int64_t row() const { return (width + 2 * border) * stored(); }  // elements from one row to the next
   // The element where a cell starts; with a border (-1,-1) is the corner.
-  int64_t cell(int64_t y, int64_t x) const { return (y + border) * row() + (x + border) * stored(); }
+  MS_HOST_DEVICE int64_t cell(int64_t y, int64_t x) const { return (y + border) * row() + (x + border) * stored(); }
   int64_t elements() const { return (height + 2 * border) * row() + kFrameSlackCells * stored(); }
   int64_t bytes() const { return elements() * dtype_bytes(dtype); }  // of zeroed, 64-byte aligned memory
 };

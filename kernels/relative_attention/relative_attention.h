@@ -18,10 +18,10 @@ inline constexpr int64_t kRelativeBuckets = 32;  // of a head
 // lie on its logarithm's rounding.
 constexpr int64_t relative_bucket(int64_t relative) {
   const int64_t distance = relative < 0 ? -relative : relative, side = relative > 0 ? kRelativeBuckets / 2 : 0;
-  constexpr int64_t kFrom[] = {8, 12, 16, 23, 32, 46, 64, 91};  // distances where buckets 8 … 15 begin
-  if (distance < kFrom[0]) return side + distance;
-  int64_t bucket = 8;
-  while (bucket < 15 && distance >= kFrom[bucket - 7]) ++bucket;
+  if (distance < 8) return side + distance;
+  // Where buckets 9 … 15 begin.
+  const int64_t bucket = 8 + (distance >= 12) + (distance >= 16) + (distance >= 23) + (distance >= 32) + (distance >= 46) +
+                         (distance >= 64) + (distance >= 91);
   return side + bucket;
 }
 
