@@ -1,2 +1,2 @@
-ms_tool(finetune DEPS ms_plan ms_train)
+ms_tool(finetune CUDA DEPS ms_plan ms_train)
 target_sources(finetune PRIVATE finetune_modes.cc)
