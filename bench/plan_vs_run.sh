@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 data=$(cd "$(dirname "$0")/../tests/data" && pwd)
 
-# NAME | MODEL | STEPS | KEY=VALUE...
+# NAME | MODEL | RUNS | KEY=VALUE..., and CACHE=NAME where it is not `short`
 rows='
 tiny dense           | tiny-dense | 3 | data.batch_size=4
 tiny dsa             | tiny-dsa   | 3 | data.batch_size=4
@@ -19,7 +19,7 @@ tiny dsa, link       | tiny-dsa   | 3 | data.batch_size=4 stream.link.kind=emula
 tiny, accumulation 4 | tiny-dense | 3 | data.batch_size=1 train.gradient_accumulation_steps=4
 tiny, codecs         | tiny-dense | 3 | data.batch_size=4 optimizer.masters=bf16-sr optimizer.moments=int8
 tiny, Adam on device | tiny-dense | 3 | data.batch_size=4 optimizer.device=device stream.link.kind=emulated stream.link.bandwidth=2GB/s
-tiny, slabs          | tiny-dsa   | 3 | data.batch_size=4 stream.slabs=1 stream.link.kind=emulated stream.link.bandwidth=2GB/s
+tiny, slabs of 8     | tiny-dsa   | 3 | CACHE=long data.batch_size=1 stream.slabs=8 stream.link.kind=emulated stream.link.bandwidth=2GB/s
 width of 1.3B        | wide       | 1 | data.batch_size=1
 width of 1.3B, link  | wide       | 1 | data.batch_size=1 stream.link.kind=emulated stream.link.bandwidth=300MB/s
 width of 1.3B, nvme  | wide       | 1 | data.batch_size=1 stream.tier=nvme
@@ -47,7 +47,15 @@ model() { # model NAME: made at its first use
   esac
 }
 model tiny-dsa
-"$bin/encode-clips" "$data/clips" -o "$work/cache" --model "$work/tiny-dsa" --num-frames 9 --size 64x64 -q >/dev/null
+cache() { # cache NAME: made at its first use. Slabs are for clips longer than their buffers
+  [ -d "$work/cache-$1" ] || case $1 in
+    short) "$bin/encode-clips" "$data/clips" -o "$work/cache-short" --model "$work/tiny-dsa" --num-frames 9 --size 64x64 -q >/dev/null ;;
+    long)
+      "$bin/make-motion-clips" -o "$work/clips" --count 1 --num-frames 129 --size 64x64 --seed 1 -q >/dev/null
+      "$bin/encode-clips" "$work/clips" -o "$work/cache-long" --model "$work/tiny-dsa" --num-frames 129 --size 64x64 -q >/dev/null
+      ;;
+  esac
+}
 
 field() { grep -o "\"$1\":[0-9.e+-]*" "$2" | cut -d: -f2; }
 largest() { field "$1" "$2" | sort -n | tail -1; }
@@ -58,8 +66,11 @@ while IFS='|' read -r name model repeats sets; do
   [ -n "$name" ] || continue
   [ $# = 0 ] || printf '%s\n' "$@" | grep -qxF "$name" || continue
   model "$model"
+  clips=short
+  case $sets in *CACHE=*) clips=${sets##*CACHE=} clips=${clips%% *} sets=${sets/CACHE=$clips/} ;; esac
+  cache "$clips"
   arguments=()
-  for s in $sets "train.max_train_steps=$steps" "model.path=$work/$model" "data.cache=$work/cache"; do arguments+=(--set "$s"); done
+  for s in $sets "train.max_train_steps=$steps" "model.path=$work/$model" "data.cache=$work/cache-$clips"; do arguments+=(--set "$s"); done
   echo '{}' >"$work/run.yaml"
   ratios=()
   for i in $(seq "$repeats"); do

@@ -8,6 +8,9 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
@@ -15,7 +18,7 @@
 namespace megaslide::simt {
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr size_t kStackBytes = size_t{512} << 10;  // instrumented frames are larger
 #else
 constexpr size_t kStackBytes = size_t{128} << 10;
@@ -52,6 +55,9 @@ megaslide_simt_switch:
 #endif
 
 Fiber::~Fiber() {
+#ifdef __SANITIZE_THREAD__
+  if (mapping_ != nullptr && thread_ != nullptr) __tsan_destroy_fiber(thread_);
+#endif
   if (mapping_ != nullptr) munmap(mapping_, kGuardBytes + kStackBytes);
 #ifndef __x86_64__
   delete static_cast<ucontext_t*>(stack_pointer_);
@@ -67,6 +73,9 @@ void Fiber::prepare(void (*entry)()) {
     bottom_ = mapping_ + kGuardBytes;
     bytes_ = kStackBytes;
   }
+#ifdef __SANITIZE_THREAD__
+  if (thread_ == nullptr) thread_ = __tsan_create_fiber(0);
+#endif
 #ifdef __SANITIZE_ADDRESS__
   // An abandoned fibre leaves its frames' red zones behind.
   __asan_unpoison_memory_region(bottom_, bytes_);
@@ -91,6 +100,11 @@ void Fiber::prepare(void (*entry)()) {
 void Fiber::switch_to(Fiber& from, Fiber& to, [[maybe_unused]] bool last) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(last ? nullptr : &from.shadow_, to.bottom_, to.bytes_);
+#endif
+#ifdef __SANITIZE_THREAD__
+  // What is no fibre of ours is this thread's own.
+  if (from.mapping_ == nullptr) from.thread_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to.thread_, 0);
 #endif
 #ifdef __x86_64__
   megaslide_simt_switch(&from.stack_pointer_, to.stack_pointer_);

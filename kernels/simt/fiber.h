@@ -1,4 +1,5 @@
-// Stacks of their own that code can leave and return to, all on one host thread; known to AddressSanitizer.
+// Stacks of their own that code can leave and return to, all on one host thread; known to AddressSanitizer
+// and ThreadSanitizer.
 #pragma once
 #include <cstddef>
 
@@ -24,6 +25,7 @@ class Fiber {
   const void* bottom_ = nullptr;
   size_t bytes_ = 0;
   void* shadow_ = nullptr;              // AddressSanitizer's
+  void* thread_ = nullptr;              // ThreadSanitizer's
 };
 
 }  // namespace megaslide::simt

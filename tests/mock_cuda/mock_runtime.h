@@ -4,7 +4,7 @@
 // device, and every call after it reports it.
 //
 // Programs linked with it read
-//   MEGASLIDE_MOCK_CUDA_DEVICES=BYTES[,BYTES...]  memory of the devices (default: one of 8 GiB)
+//   MEGASLIDE_MOCK_CUDA_DEVICES=BYTES[,BYTES...]  memory of the devices (default: one of 8 GiB), of which one a process is used
 //   MEGASLIDE_MOCK_CUDA_FAIL=CALL:NAME            fail at call number CALL of the process: out_of_memory (the call itself fails
 //                                                 so), launch (the device breaks: the error sticks), refused (as out_of_memory,
 //                                                 but of cudaHostRegister alone: CALL counts only these)
@@ -22,7 +22,8 @@ namespace megaslide::mock_cuda {
 
 struct RuntimeCounts {
   int64_t calls = 0;               // of the runtime that can fail
-  int64_t allocations = 0;         // cudaMalloc, cudaHostAlloc, streams and events made
+  int64_t allocations = 0;         // cudaMalloc, cudaHostAlloc, streams made
+  int64_t events_made = 0;
   int64_t registrations = 0;
   int64_t copies = 0;
   int64_t pageable_copies = 0;     // asynchronous in name alone: from or to host memory that is not locked

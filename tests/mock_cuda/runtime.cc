@@ -123,9 +123,10 @@ class Runtime {
   }
 
   RuntimeFaults faults;
-  std::atomic<int64_t> fault_calls{0}, calls{0}, allocations{0}, registrations{0}, copies{0}, pageable{0}, synchronous{0}, synchronizations{0}, kernels{0};
+  std::atomic<int64_t> fault_calls{0}, calls{0}, allocations{0}, events_made{0}, registrations{0}, copies{0}, pageable{0}, synchronous{0}, synchronizations{0}, kernels{0};
   std::atomic<cudaError_t> sticky{cudaSuccess};
   static thread_local cudaError_t last_error;
+  static thread_local int current;  // device
   std::mutex mutex;
   std::map<uintptr_t, size_t> device_memory, locked_memory, host_allocations;
   std::set<CUstream_st*> streams;
@@ -152,6 +153,7 @@ class Runtime {
   std::string report_;
 };
 thread_local cudaError_t Runtime::last_error = cudaSuccess;
+thread_local int Runtime::current = 0;
 
 Runtime::~Runtime() {
   if (report_.empty()) return;
@@ -170,7 +172,7 @@ Runtime& runtime() { return Runtime::get(); }
 RuntimeCounts runtime_counts() {
   Runtime& r = runtime();
   std::lock_guard lock(r.mutex);
-  return {r.calls, r.allocations, r.registrations, r.copies, r.pageable, r.synchronous, r.synchronizations, r.kernels,
+  return {r.calls, r.allocations, r.events_made, r.registrations, r.copies, r.pageable, r.synchronous, r.synchronizations, r.kernels,
           static_cast<int64_t>(r.device_memory.size() + r.locked_memory.size() + r.streams.size() + r.events.size())};
 }
 
@@ -244,14 +246,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 }
 cudaError_t cudaSetDevice(int device) {
   ENTER();
-  return static_cast<size_t>(device) < runtime().faults.devices.size() ? cudaSuccess : Runtime::failed(cudaErrorInvalidDevice);
+  if (device < 0 || static_cast<size_t>(device) >= runtime().faults.devices.size()) return Runtime::failed(cudaErrorInvalidDevice);
+  Runtime::current = device;
+  return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   ENTER();
-  int64_t most = 0;
-  for (int64_t d : runtime().faults.devices) most = std::max(most, d);
-  *total = static_cast<size_t>(most);
-  *free = static_cast<size_t>(most - runtime().device_bytes);
+  const int64_t memory = runtime().faults.devices[static_cast<size_t>(Runtime::current)];
+  *total = static_cast<size_t>(memory);
+  *free = static_cast<size_t>(memory - runtime().device_bytes);
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = 13000, cudaSuccess; }
@@ -358,7 +361,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   *e = new CUevent_st;
   std::lock_guard lock(runtime().mutex);
   runtime().events.insert(*e);
-  ++runtime().allocations;
+  ++runtime().events_made;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {

@@ -10,7 +10,7 @@
 namespace megaslide::cuda {
 
 struct CallCounts {
-  std::atomic<int64_t> allocations{0};       // of device memory, of locked host memory, of events and streams
+  std::atomic<int64_t> allocations{0};       // of device memory and of locked host memory
   std::atomic<int64_t> registrations{0};     // host memory locked where it is
   std::atomic<int64_t> copies{0};            // asynchronous, from and to locked memory
   std::atomic<int64_t> staged_copies{0};     // of them through the ring, since the host's memory is not locked

@@ -32,7 +32,6 @@ std::shared_ptr<CudaEvent> EventPool::record(cudaStream_t stream) {
   if (!event) {
     // A thread that waits for it sleeps.
     check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "cudaEventCreateWithFlags");
-    ++call_counts().allocations;
   }
   auto shared = std::make_shared<CudaEvent>(shared_from_this(), event);
   check(cudaEventRecord(event, stream), "cudaEventRecord");

@@ -1,0 +1,213 @@
+// Whole runs on the cuda device, over the mock of the CUDA runtime: against the same runs on the cpu device, and under
+// everything that the schedule leaves open.
+#include <gtest/gtest.h>
+
+#include "config/machine_config.h"
+#include "plan/planner.h"
+#include "tests/mock_cuda/mock_runtime.h"
+#include "tests/train/training_fixture.h"
+#include "train/metrics.h"
+
+namespace megaslide {
+namespace {
+
+using mock_cuda::runtime_counts;
+using mock_cuda::RuntimeCounts;
+using mock_cuda::RuntimeFaults;
+using mock_cuda::set_runtime_faults;
+using testing::Workplace;
+
+struct Outcome {
+  TrainSummary summary;
+  std::vector<StepMetrics> steps;
+  std::vector<RuntimeCounts> counts;  // after each step
+};
+
+Outcome train_on(Backend backend, const RunConfig& config, double jitter = 0) {
+  TrainerOptions o;
+  o.threads = 2;
+  o.backend = backend;
+  o.jitter = jitter;
+  Outcome r;
+  r.summary = run_training(config, o, [&](const StepMetrics& m) {
+    r.steps.push_back(m);
+    r.counts.push_back(runtime_counts());
+  });
+  return r;
+}
+Outcome on_cuda(const RunConfig& config, double jitter = 0) { return train_on(Backend::kCuda, config, jitter); }
+
+const std::vector<Shape> kOneClip = {{16, 2, 8, 8}};
+const std::string kThreeSteps = "train.max_train_steps=3", kOne = "data.batch_size=1", kFp32 = "train.compute_dtype=fp32";
+
+Plan plan_on_cuda(const RunConfig& run) {
+  MachineConfig machine;
+  machine.device = "cuda";
+  machine.unified = false;
+  return make_plan(plan_request(run, machine));
+}
+
+// Operands of products and attention are rounded to 8 bits of significand on either side and summed in other orders, so
+// what leaves a layer differs by a few of 2^-8 of it where sums cancel; a loss is the mean over thousands of such values,
+// whose rounding errors have either sign. In fp32 the same holds with 2^-24.
+TEST(CudaDevice, LearnsAsTheCpuDoesAndTakesWhatIsPlanned) {
+  set_runtime_faults({});
+  for (const AttentionKind kind : {AttentionKind::kDense, AttentionKind::kWindow, AttentionKind::kDsa})
+    for (const bool fp32 : {false, true}) {
+      const Workplace w(kind, kOneClip);
+      std::vector<std::string> sets{kThreeSteps, kOne};
+      if (fp32) sets.push_back(kFp32);
+      const RunConfig run = w.run("cuda", sets);
+      const Outcome cpu = train_on(Backend::kCpu, w.run("cpu", sets)), cuda = on_cuda(run);
+      ASSERT_EQ(cuda.steps.size(), 3u);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_NEAR(cuda.steps[i].loss, cpu.steps[i].loss, cpu.steps[i].loss * (fp32 ? 1e-5 : 1.0 / 256)) << attention_kind_name(kind) << " step " << i + 1;
+        EXPECT_NEAR(cuda.steps[i].grad_norm, cpu.steps[i].grad_norm, cpu.steps[i].grad_norm * (fp32 ? 1e-4 : 4.0 / 256)) << attention_kind_name(kind);
+      }
+      EXPECT_EQ(cuda.summary.device_peak_bytes, plan_on_cuda(run).device.peak) << attention_kind_name(kind);
+      EXPECT_EQ(runtime_counts().live, 0);
+    }
+}
+
+TEST(CudaDevice, SameStateWhateverTheScheduleLeavesOpen) {
+  set_runtime_faults({});
+  const Workplace w(AttentionKind::kDsa, kOneClip);
+  const std::vector<std::string> base{"train.max_train_steps=2", kOne};
+  const std::string expected = on_cuda(w.run("whole", base)).summary.state_hash;
+  int n = 0;
+  const auto hash = [&](std::vector<std::string> sets, double jitter = 0) {
+    sets.insert(sets.begin(), base.begin(), base.end());
+    return on_cuda(w.run("out" + std::to_string(n++), sets), jitter).summary.state_hash;
+  };
+  EXPECT_EQ(hash({"stream.async=false"}), expected);
+  EXPECT_EQ(hash({"stream.stash=host"}, 0.002), expected);
+  EXPECT_EQ(hash({"stream.segment=2"}), expected);
+  EXPECT_EQ(hash({"stream.tier=nvme"}, 0.002), expected);
+  EXPECT_EQ(hash({"optimizer.device=device"}, 0.002), expected);
+  set_runtime_faults({.slow_copy_us = 3000});
+  EXPECT_EQ(hash({}), expected) << "uploads late";
+  set_runtime_faults({.fail_at = 1, .kind = RuntimeFaults::Kind::kRefused});
+  std::string told;
+  told = testing::log_of([&] { EXPECT_EQ(hash({}), expected) << "host memory is not locked"; });
+  EXPECT_NE(told.find("cannot be locked"), std::string::npos);
+  EXPECT_NE(told.find("limit on locked memory"), std::string::npos);
+  set_runtime_faults({});
+}
+
+TEST(CudaDevice, NothingIsAllocatedAndNothingWaitsForTheDeviceOnceUnderWay) {
+  set_runtime_faults({});
+  const Workplace w(AttentionKind::kDense, kOneClip);
+  int n = 0;
+  for (const std::vector<std::string>& sets : std::vector<std::vector<std::string>>{{}, {"stream.stash=host"}, {"optimizer.device=device"}, {"stream.tier=nvme"}}) {
+    std::vector<std::string> all{"train.max_train_steps=6", kOne};
+    all.insert(all.end(), sets.begin(), sets.end());
+    const Outcome r = on_cuda(w.run("out" + std::to_string(n++), all));
+    const RuntimeCounts &second = r.counts[1], &last = r.counts.back();
+    EXPECT_EQ(last.allocations, second.allocations);
+    EXPECT_EQ(last.registrations, second.registrations);
+    EXPECT_EQ(last.pageable_copies, 0);
+    EXPECT_EQ(last.synchronous_copies, 0);
+    EXPECT_EQ(last.synchronizations, 0);
+    EXPECT_GT(last.kernels, second.kernels);
+    EXPECT_GT(last.copies, second.copies);
+    EXPECT_EQ(runtime_counts().live, 0);
+  }
+}
+
+TEST(CudaDevice, ResumedOnTheDeviceEqualsUninterrupted) {
+  set_runtime_faults({});
+  const Workplace w(AttentionKind::kDense, kOneClip);
+  const std::string expected = on_cuda(w.run("whole", {kThreeSteps, kOne})).summary.state_hash;
+  on_cuda(w.run("parts", {"train.max_train_steps=1", kOne}));
+  EXPECT_EQ(on_cuda(w.run("parts", {kThreeSteps, kOne})).summary.state_hash, expected);
+}
+
+TEST(CudaDevice, TheLargestIsTakenAndWhatIsMissingIsNamed) {
+  CudaDeviceOptions o;
+  o.threads = 1;
+  set_runtime_faults({.devices = {int64_t{1} << 30, int64_t{4} << 30, int64_t{2} << 30}});
+  EXPECT_EQ(cuda_device_info(-1).memory, int64_t{4} << 30);
+  EXPECT_EQ(cuda_device_info(0).memory, int64_t{1} << 30);
+  const auto message = [&] { return testing::error_of([&] { make_cuda_device(o); }); };
+  o.index = 3;
+  EXPECT_NE(message().find("CUDA device 3: there are 3"), std::string::npos) << message();
+  o.index = -1;
+  set_runtime_faults({.devices = {}});
+  EXPECT_NE(message().find("cudaGetDeviceCount"), std::string::npos) << message();
+  set_runtime_faults({});
+  o.budget = int64_t{16} << 30;
+  EXPECT_NE(message().find("cudaMalloc of an arena of 17179869184 bytes"), std::string::npos) << message();
+  o.budget = int64_t{1} << 30;
+  const auto device = make_cuda_device(o);
+  EXPECT_EQ(device->memory().budget, o.budget);
+  EXPECT_NE(testing::error_of([&] { device->allocate(int64_t{2} << 30, "too much", MemoryCategory::kOther); }).find("too much"), std::string::npos);
+}
+
+// A kernel's fault is noticed at the next call, which names itself; what follows is dropped, and nothing hangs.
+TEST(CudaDevice, ABrokenDeviceIsNamedAndNothingHangs) {
+  set_runtime_faults({});
+  const auto device = make_cuda_device({.threads = 1});
+  alignas(64) static float host[64];
+  void* memory = device->allocate(256, "memory", MemoryCategory::kOther);
+  device->set_phase("forward 3");
+  device->copy(device->upload(), memory, host, 256, CopyKind::kUpload, "upload");
+  device->synchronize();
+  set_runtime_faults({.fail_at = 1, .kind = RuntimeFaults::Kind::kLaunch});
+  const Event up = device->record(device->upload());
+  device->wait(device->compute(), up);
+  device->copy(device->download(), host, memory, 256, CopyKind::kDownload, "download");
+  const std::string message = testing::error_of([&] { device->synchronize(); });
+  EXPECT_NE(message.find("cuda"), std::string::npos) << message;
+  EXPECT_NE(message.find("cudaErrorLaunchFailure"), std::string::npos) << message;
+  set_runtime_faults({});
+}
+
+// The host's work waits for the device's and the device's for the host's, by events alone.
+TEST(CudaDevice, EventsOrderHostAndDevice) {
+  set_runtime_faults({.slow_copy_us = 2000});
+  const auto device = make_cuda_device({.threads = 1, .jitter = 0.002});
+  constexpr int64_t kFloats = 1 << 10;
+  std::vector<float> a(kFloats), b(kFloats);
+  auto* memory = static_cast<float*>(device->allocate(kFloats * 4, "memory", MemoryCategory::kOther));
+  for (int round = 0; round < 20; ++round) {
+    device->host().enqueue("fill", {}, [&, round] { std::fill(a.begin(), a.end(), static_cast<float>(round)); });
+    device->wait(device->upload(), device->record(device->host()));
+    device->copy(device->upload(), memory, a.data(), kFloats * 4, CopyKind::kUpload, "upload");
+    device->wait(device->compute(), device->record(device->upload()));
+    device->copy(device->compute(), memory, memory, kFloats * 4, CopyKind::kWithinDevice, "nothing");
+    device->wait(device->download(), device->record(device->compute()));
+    device->copy(device->download(), b.data(), memory, kFloats * 4, CopyKind::kDownload, "download");
+    device->wait(device->host(), device->record(device->download()));
+    device->host().enqueue("check", {}, [&, round] { EXPECT_EQ(b, std::vector<float>(kFloats, static_cast<float>(round))); });
+    // The next round overwrites what this one still reads.
+    device->wait(device->upload(), device->record(device->host()));
+  }
+  device->synchronize();
+  const StreamTimes t = device->take_times();
+  EXPECT_GE(t.busy[static_cast<size_t>(StreamKind::kUpload)], 20 * 0.002);
+  EXPECT_GE(t.wait(StreamKind::kCompute, StreamKind::kUpload), 20 * 0.002);
+  set_runtime_faults({});
+}
+
+TEST(CudaDevice, TracesSayWhenTheDeviceDidWhat) {
+  set_runtime_faults({.slow_copy_us = 5000});
+  const auto device = make_cuda_device({.threads = 1, .trace = true});
+  std::vector<float> host(256);
+  void* memory = device->allocate(1024, "memory", MemoryCategory::kOther);
+  device->set_phase("forward 1");
+  device->copy(device->upload(), memory, host.data(), 1024, CopyKind::kUpload, "first");
+  device->copy(device->upload(), memory, host.data(), 1024, CopyKind::kUpload, "second");
+  device->synchronize();
+  const auto spans = device->take_trace();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_STREQ(spans[0].name, "first");
+  EXPECT_EQ(spans[0].stream, StreamKind::kUpload);
+  EXPECT_EQ(device->phases()[static_cast<size_t>(spans[0].phase)], "forward 1");
+  EXPECT_GE(spans[0].end - spans[0].begin, 0.005);
+  EXPECT_LE(spans[0].end, spans[1].begin);
+  EXPECT_LE(spans[1].end, device->now());
+  set_runtime_faults({});
+}
+
+}  // namespace
+}  // namespace megaslide
