@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kColumnThreads) gelu_backward_kernel(T* dx, T*
   Quad sum;
   for (int64_t r = first; r < last; ++r) {
     const int64_t at = r * width + c;
-    const Quad v = load_quad(x + at, left, aligned);
     Quad g = load_quad(dy + at, left, aligned), value;
+    const Quad v = load_quad(x + at, left, aligned);
     MS_UNROLL
     for (int i = 0; i < 4; ++i) {
       const GeluSlope s(v.v[i]);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles&
 }
 
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
+__global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
                                                                        float eps, bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
@@ -90,7 +90,7 @@ struct BackwardArgs {
 
 // A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one.
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) rms_rope_backward_kernel(BackwardArgs<T> a) {
+__global__ void __launch_bounds__(BackwardRows::kThreads) rms_rope_backward_kernel(BackwardArgs<T> a) {
   auto* memory = prim::dynamic_shared<unsigned char>();
   BlockSums block(reinterpret_cast<float*>(memory));
   memory += BlockSums::kShared;
@@ -176,12 +176,12 @@ void rms_rope_forward(Stream& stream, void* y, float* rstd, const void* x, const
                       int64_t rows, float eps, DType dtype) {
   const int64_t width = grid.heads * grid.head_dim;
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const ForwardRows block(width);
   const dim3 blocks(count32(rows, "rows"));
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(y);
     const auto* in = static_cast<const T*>(x);
-    by_quads(block.quads, [&](auto k) {
+    block.with_quads([&](auto k) {
       prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, BlockSums::kShared, stream, out, rstd, in, gain, Turns(table, grid),
                    static_cast<int>(width), eps, quads_aligned(width, out, in, gain));
     });
@@ -192,13 +192,13 @@ void rms_rope_backward(Stream& stream, void* dx, float* dgain, float* dbias, flo
                        const float* rstd, const float* gain, const float* table, RopeGrid grid, int64_t rows, DType dtype) {
   const int64_t width = grid.heads * grid.head_dim;
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const BackwardRows block(width);
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(dx);
     const auto* x = static_cast<const T*>(x_kept);
     const BackwardArgs<T> a{out, scratch, dy, x, rstd, gain, Turns(table, grid), RowPieces(rows, rows), static_cast<int>(width),
                             quads_aligned(width, out, scratch, dy, x, gain)};
-    by_quads(block.quads, [&](auto k) {
+    block.with_quads([&](auto k) {
       prim::launch(rms_rope_backward_kernel<k, T>, dim3(a.pieces.count), block.threads,
                    BlockSums::kShared + RowAhead<k, float>::shared(block) + RowAhead<k, T>::shared(block), stream, a);
     });

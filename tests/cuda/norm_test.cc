@@ -10,7 +10,7 @@ using namespace testing_support;
 
 constexpr float kEps = 1e-6F;
 
-// Widths around quads and blocks of one to four of them a thread; rows around pieces of 64.
+// Widths around quads, and for each number of them a thread has; rows around pieces of 64.
 struct Case {
   int64_t groups, group_rows, width;
   int shift;

@@ -14,14 +14,16 @@ struct Case {
   int64_t batch;
   int shift;
 };
-// Heads of 6 and 30 channels: pairs on both sides of a quad's and of a head's end. 5120 channels take three quads a thread.
+// Heads of 6 and 30 channels: pairs on both sides of a quad's and of a head's end. 1536 channels and more: for each number of quads a thread has.
 const Case kCases[] = {{{.frames = 1, .height = 1, .width = 1, .heads = 1, .head_dim = 2}, 0, 0},
                        {{.frames = 1, .height = 1, .width = 1, .heads = 1, .head_dim = 2}, 1, 0},
                        {{.frames = 2, .height = 3, .width = 5, .heads = 3, .head_dim = 6, .first_frame = 4}, 2, 0},
                        {{.frames = 3, .height = 1, .width = 2, .heads = 2, .head_dim = 30}, 11, 0},
                        {{.frames = 1, .height = 2, .width = 3, .heads = 2, .head_dim = 128}, 1, 1},
                        {{.frames = 1, .height = 1, .width = 2, .heads = 40, .head_dim = 128, .first_frame = 20}, 1, 0},
-                       {{.frames = 1, .height = 1, .width = 1, .heads = 18, .head_dim = 128}, 2, 0}};
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 18, .head_dim = 128}, 2, 0},
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 12, .head_dim = 128}, 1, 0},
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 64, .head_dim = 128}, 1, 1}};
 
 std::vector<float> cpu_table(const RopeGrid& grid) {
   InlineStream stream;
