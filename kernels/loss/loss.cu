@@ -10,8 +10,8 @@ namespace megaslide {
 namespace {
 
 // Samples are blockIdx.y and every 65535th after it.
-__global__ void __launch_bounds__(kFlatThreads) flow_mix_kernel(float* x_t, float* target, const float* x0, const float* noise, const float* sigma,
-                                                                int64_t samples, int64_t numel, bool aligned) {
+__global__ void __launch_bounds__(kFlatThreads) flow_mix_kernel(float* x_t, float* target, const float* x0, const float* noise,
+                                                                const float* sigma, int64_t samples, int64_t numel, bool aligned) {
   const FlatQuad u(numel);
   for (int64_t b = blockIdx.y; b < samples; b += gridDim.y) {
     const float s = sigma[b], keep = 1.0f - s;
@@ -135,7 +135,8 @@ void velocity_loss(Stream& stream, double* loss, float* dout, const float* v, co
   constexpr int64_t kMaxBlocks = 6144;  // whose sums lie in 48 KiB of shared memory
   if (blocks > kMaxBlocks) throw Error(fmt::format("a loss of {} elements: the CUDA kernel takes up to {}", elements, kMaxBlocks * kBlock));
   const auto n = static_cast<double>(std::max<int64_t>(1, grid.mean_of ? grid.mean_of : elements));
-  const LossArgs a{v, target, weight, elements, static_cast<unsigned>(grid.area), static_cast<unsigned>(grid.channels), static_cast<unsigned>(grid.frames)};
+  const LossArgs a{v, target, weight, elements, static_cast<unsigned>(grid.area), static_cast<unsigned>(grid.channels),
+                   static_cast<unsigned>(grid.frames)};
   prim::launch(velocity_loss_kernel, dim3(1), dim3(kLossThreads), static_cast<size_t>(std::max<int64_t>(1, blocks)) * sizeof(double), stream,
                loss, a, Term(term), n, grid.add);
   if (dout != nullptr && elements > 0)

@@ -39,7 +39,8 @@ __device__ __forceinline__ Statistics row_statistics(BlockSums& block, const Qua
 }
 
 template <int K, class T>
-__global__ void __launch_bounds__(ForwardRows::kThreads) layer_norm_forward_kernel(T* y, const float* x, const float* mul, const float* add, Rows s) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) layer_norm_forward_kernel(T* y, const float* x, const float* mul, const float* add,
+                                                                                   Rows s) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * s.width, group = blockIdx.x / s.group_rows * s.group_stride;
   Quad v[K];

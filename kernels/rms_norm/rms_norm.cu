@@ -10,7 +10,8 @@ namespace {
 
 // A block a row.
 template <int K, class T>
-__global__ void __launch_bounds__(ForwardRows::kThreads) rms_norm_forward_kernel(T* y, const float* x, const float* w, int width, float eps, bool aligned) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) rms_norm_forward_kernel(T* y, const float* x, const float* w, int width, float eps,
+                                                                                 bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];

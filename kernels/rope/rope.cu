@@ -48,8 +48,8 @@ __device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles&
 }
 
 template <int K, class T>
-__global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
-                                                                       float eps, bool aligned) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns,
+                                                                                 int width, float eps, bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];

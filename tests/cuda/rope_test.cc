@@ -44,7 +44,8 @@ TEST(CudaRope, Table) {
     });
     const std::vector<float> expected = cpu_table(grid);
     for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(static_cast<double>(r[0][i]), static_cast<double>(expected[i]), 0x1p-24 * std::abs(static_cast<double>(expected[i])) + 1e-12) << i;
+      ASSERT_NEAR(static_cast<double>(r[0][i]), static_cast<double>(expected[i]),
+                  0x1p-24 * std::abs(static_cast<double>(expected[i])) + 1e-12) << i;
   }
 }
 
