@@ -171,6 +171,12 @@ class RowAhead {
     }
   }
   __device__ __forceinline__ Quad quad(int k) const { return load_aligned_quad(slot(k)); }
+  __device__ __forceinline__ void put(int k, const Quad& q) const { store_aligned_quad(slot(k), q); }
+  __device__ __forceinline__ void swap(RowAhead& other) {
+    T* const own = slots_;
+    slots_ = other.slots_;
+    other.slots_ = own;
+  }
 
  private:
   __device__ __forceinline__ T* slot(int k) const { return slots_ + 4 * k * static_cast<int>(blockDim.x); }
