@@ -1,6 +1,7 @@
 // Passes over memory in device code, bf16 or fp32: a thread takes four consecutive elements (a quad) at a time, 8 or 16
 // bytes at once where they lie so. Which way they are read changes no bit.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -87,28 +88,32 @@ struct FlatQuad {
 
 // ---- rows: a block a row, its columns in registers ----
 
-constexpr int kRowThreads = 512, kRowQuads = 4;  // at most, of a block and of a thread
-struct RowBlock {
-  int quads;  // of a thread
+// Blocks of up to Threads threads that take K quads of a row each, K the least of those listed that reaches its end.
+template <int Threads, int... K>
+struct RowBlocks {
+  static constexpr int kThreads = Threads;
+  static constexpr int64_t kMaxWidth = int64_t{4} * Threads * std::max({K...});
+  int quads;
   dim3 threads;
   // Throws Error where rows are too wide.
-  explicit RowBlock(int64_t width) {
-    if (width > int64_t{4} * kRowQuads * kRowThreads)
-      throw Error(fmt::format("rows of {} channels: CUDA kernels take up to {}", width, 4 * kRowQuads * kRowThreads));
+  explicit RowBlocks(int64_t width) {
+    if (width > kMaxWidth) throw Error(fmt::format("rows of {} channels: CUDA kernels take up to {}", width, kMaxWidth));
     const int64_t all = (width + 3) / 4;
-    quads = static_cast<int>((all + kRowThreads - 1) / kRowThreads);
-    threads = dim3(static_cast<unsigned>(((all + quads - 1) / quads + 31) / 32 * 32));
-    if (threads.x < 128) threads = dim3(128);
+    quads = std::min({(K * Threads >= all ? K : std::max({K...}))...});
+    threads = dim3(static_cast<unsigned>(std::max<int64_t>(128, ((all + quads - 1) / quads + 31) / 32 * 32)));
+  }
+  // f(integral constant of `quads`).
+  template <class F>
+  void with_quads(F f) const {
+    ((quads == K ? f(std::integral_constant<int, K>()) : void()), ...);
   }
 };
-// f(integral constant of the quads of a thread).
-template <class F>
-void by_quads(int quads, F f) {
-  if (quads == 1) f(std::integral_constant<int, 1>());
-  if (quads == 2) f(std::integral_constant<int, 2>());
-  if (quads == 3) f(std::integral_constant<int, 3>());
-  if (quads == 4) f(std::integral_constant<int, 4>());
-}
+// Forward, few threads with many columns each: a row takes fewer registers so, and more rows are under way at once.
+// Backward, whose sums take three times as many, its threads.
+using ForwardRows = RowBlocks<256, 1, 2, 3, 5, 8>;
+using BackwardRows = RowBlocks<512, 1, 2, 3, 4>;
+constexpr int kMaxWarps = BackwardRows::kThreads / 32;
+
 // The first column of this thread's quad k.
 __device__ __forceinline__ int quad_column(int k) { return 4 * (k * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)); }
 
@@ -116,7 +121,7 @@ __device__ __forceinline__ int quad_column(int k) { return 4 * (k * static_cast<
 // when they come to the next one's, whose partial results lie elsewhere.
 class BlockSums {
  public:
-  static constexpr size_t kShared = 4 * (kRowThreads / 32) * sizeof(float);
+  static constexpr size_t kShared = 4 * kMaxWarps * sizeof(float);
   __device__ explicit BlockSums(float* part) : part_(part) {}
   __device__ __forceinline__ float of(float x) {
     float none = 0;
@@ -126,18 +131,17 @@ class BlockSums {
   __device__ __forceinline__ void of(float& x, float& y) { x = of(x, y, true); }
 
  private:
-  static constexpr unsigned kWarps = kRowThreads / 32;
   __device__ __forceinline__ float of(float x, float& y, bool both) {
     const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    float* part = part_ + turn_ * 2 * kWarps;
+    float* part = part_ + turn_ * 2 * kMaxWarps;
     turn_ ^= 1;
     x = prim::warp_sum(x);
     if (both) y = prim::warp_sum(y);
     if (lane == 0) part[threadIdx.x / 32] = x;
-    if (lane == 0 && both) part[kWarps + threadIdx.x / 32] = y;
+    if (lane == 0 && both) part[kMaxWarps + threadIdx.x / 32] = y;
     __syncthreads();
     x = prim::warp_sum(lane < warps ? part[lane] : 0.0f);
-    if (both) y = prim::warp_sum(lane < warps ? part[kWarps + lane] : 0.0f);
+    if (both) y = prim::warp_sum(lane < warps ? part[kMaxWarps + lane] : 0.0f);
     return x;
   }
   float* part_;
@@ -149,7 +153,7 @@ class BlockSums {
 template <int K, class T>
 class RowAhead {
  public:
-  static size_t shared(const RowBlock& block) { return K * block.threads.x * 4 * sizeof(T); }
+  static size_t shared(const BackwardRows& block) { return K * block.threads.x * 4 * sizeof(T); }
   // Takes its part of the memory.
   __device__ explicit RowAhead(unsigned char*& memory) : slots_(reinterpret_cast<T*>(memory) + 4 * threadIdx.x) {
     memory += K * blockDim.x * 4 * sizeof(T);
@@ -167,6 +171,12 @@ class RowAhead {
     }
   }
   __device__ __forceinline__ Quad quad(int k) const { return load_aligned_quad(slot(k)); }
+  __device__ __forceinline__ void put(int k, const Quad& q) const { store_aligned_quad(slot(k), q); }
+  __device__ __forceinline__ void swap(RowAhead& other) {
+    T* const own = slots_;
+    slots_ = other.slots_;
+    other.slots_ = own;
+  }
 
  private:
   __device__ __forceinline__ T* slot(int k) const { return slots_ + 4 * k * static_cast<int>(blockDim.x); }

@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kColumnThreads) gelu_backward_kernel(T* dx, T*
   Quad sum;
   for (int64_t r = first; r < last; ++r) {
     const int64_t at = r * width + c;
-    const Quad v = load_quad(x + at, left, aligned);
     Quad g = load_quad(dy + at, left, aligned), value;
+    const Quad v = load_quad(x + at, left, aligned);
     MS_UNROLL
     for (int i = 0; i < 4; ++i) {
       const GeluSlope s(v.v[i]);
@@ -88,7 +88,8 @@ void gelu_forward(Stream& stream, void* y, void* x_kept, const float* x, int64_t
 void gelu_backward(Stream& stream, void* dx, void* y, float* dbias, float* scratch, const float* dy, const void* x_kept, int64_t rows,
                    int64_t width, DType dtype) {
   if (rows == 0 || width == 0) return;
-  const dim3 grid(count32(row_pieces(rows, rows), "pieces of rows"), static_cast<unsigned>((width + 4 * kColumnThreads - 1) / (4 * kColumnThreads)));
+  const dim3 grid(count32(row_pieces(rows, rows), "pieces of rows"),
+                  static_cast<unsigned>((width + 4 * kColumnThreads - 1) / (4 * kColumnThreads)));
   by_type(dtype, [&]<class T>(T*) {
     auto *to = static_cast<T*>(dx), *value = static_cast<T*>(y);
     const auto* x = static_cast<const T*>(x_kept);

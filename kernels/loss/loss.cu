@@ -10,8 +10,8 @@ namespace megaslide {
 namespace {
 
 // Samples are blockIdx.y and every 65535th after it.
-__global__ void __launch_bounds__(kFlatThreads) flow_mix_kernel(float* x_t, float* target, const float* x0, const float* noise, const float* sigma,
-                                                                int64_t samples, int64_t numel, bool aligned) {
+__global__ void __launch_bounds__(kFlatThreads) flow_mix_kernel(float* x_t, float* target, const float* x0, const float* noise,
+                                                                const float* sigma, int64_t samples, int64_t numel, bool aligned) {
   const FlatQuad u(numel);
   for (int64_t b = blockIdx.y; b < samples; b += gridDim.y) {
     const float s = sigma[b], keep = 1.0f - s;
@@ -51,19 +51,46 @@ struct LossArgs {
   const float *v, *target, *weight;
   int64_t n;  // below 2^31
   unsigned area, channels, frames;
-  __device__ double weight_at(int64_t i) const {
-    if (weight == nullptr) return 1;
+  // Of the frame that element i is of, and where that ends.
+  struct Weight {
+    double value;
+    int64_t end;
+  };
+  __device__ Weight weight_of(int64_t i) const {
+    if (weight == nullptr) return {1, n};
     const unsigned frame = static_cast<unsigned>(i) / area;
-    return static_cast<double>(weight[frame / (channels * frames) * frames + frame % frames]);
+    return {static_cast<double>(weight[frame / (channels * frames) * frames + frame % frames]), int64_t{area} * (frame + 1)};
   }
-  __device__ double difference(int64_t i) const { return static_cast<double>(v[i]) - static_cast<double>(target[i]); }
 };
+
+__device__ __forceinline__ double difference(float v, float target) { return static_cast<double>(v) - static_cast<double>(target); }
 
 __global__ void __launch_bounds__(256) velocity_gradient_kernel(float* dout, LossArgs a, Term term, double factor) {
   const int64_t i = element_index();
   if (i >= a.n) return;
-  const double w = a.weight_at(i);
-  dout[i] = w == 0 ? 0.0f : static_cast<float>(factor * w * term.slope(a.difference(i)));
+  const double w = a.weight_of(i).value;
+  dout[i] = w == 0 ? 0.0f : static_cast<float>(factor * w * term.slope(difference(a.v[i], a.target[i])));
+}
+
+// One lane's sum over the elements [begin, end) of a block, in order.
+__device__ double lane_sum(const LossArgs& a, const Term& term, int64_t begin, int64_t end, unsigned lane) {
+  constexpr int kAhead = 8;  // loads under way
+  LossArgs::Weight w{0, begin};
+  double sum = 0;
+  for (int64_t first = begin + lane; first < end; first += kAhead * kLanes) {
+    float v[kAhead] = {}, target[kAhead] = {};
+    MS_UNROLL
+    for (int k = 0; k < kAhead; ++k)
+      if (first + k * kLanes < end) v[k] = a.v[first + k * kLanes], target[k] = a.target[first + k * kLanes];
+    MS_UNROLL
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t i = first + k * kLanes;
+      if (i >= end) break;
+      if (i >= w.end) w = a.weight_of(i);
+      if (w.value != 0) sum += w.value * term.value(difference(v[k], target[k]));
+    }
+  }
+  return sum;
 }
 
 // One block of threads for all of it, 16 threads a block of elements: the sums need no memory but its own, and a step
@@ -75,11 +102,7 @@ __global__ void __launch_bounds__(kLossThreads) velocity_loss_kernel(double* los
   for (unsigned first = 0; first < count; first += kBlocksAtOnce) {
     const unsigned block = first + threadIdx.x / kLanes;
     const int64_t begin = int64_t{block} * kBlock, end = begin + kBlock < a.n ? begin + kBlock : a.n;
-    double sum = 0;
-    for (int64_t i = begin + lane; i < end; i += kLanes) {
-      const double w = a.weight_at(i);
-      if (w != 0) sum += w * term.value(a.difference(i));
-    }
+    double sum = lane_sum(a, term, begin, end, lane);
     for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(prim::kFullMask, sum, half);
     if (lane == 0 && block < count) sums[block] = sum;
   }
@@ -112,7 +135,8 @@ void velocity_loss(Stream& stream, double* loss, float* dout, const float* v, co
   constexpr int64_t kMaxBlocks = 6144;  // whose sums lie in 48 KiB of shared memory
   if (blocks > kMaxBlocks) throw Error(fmt::format("a loss of {} elements: the CUDA kernel takes up to {}", elements, kMaxBlocks * kBlock));
   const auto n = static_cast<double>(std::max<int64_t>(1, grid.mean_of ? grid.mean_of : elements));
-  const LossArgs a{v, target, weight, elements, static_cast<unsigned>(grid.area), static_cast<unsigned>(grid.channels), static_cast<unsigned>(grid.frames)};
+  const LossArgs a{v, target, weight, elements, static_cast<unsigned>(grid.area), static_cast<unsigned>(grid.channels),
+                   static_cast<unsigned>(grid.frames)};
   prim::launch(velocity_loss_kernel, dim3(1), dim3(kLossThreads), static_cast<size_t>(std::max<int64_t>(1, blocks)) * sizeof(double), stream,
                loss, a, Term(term), n, grid.add);
   if (dout != nullptr && elements > 0)

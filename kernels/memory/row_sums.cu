@@ -34,7 +34,8 @@ void add_piece_sums(Stream& stream, float* out, int64_t out_stride, int64_t rows
   const int64_t groups = rows / group_rows, pieces = (group_rows + kPieceRows - 1) / kPieceRows;
   constexpr int64_t kGroups = 65535;  // of a launch
   for (int64_t g = 0; g < groups; g += kGroups)
-    prim::launch(row_sums_kernel, dim3(static_cast<unsigned>((columns + kColumns - 1) / kColumns), static_cast<unsigned>(std::min(kGroups, groups - g))),
+    prim::launch(row_sums_kernel, dim3(static_cast<unsigned>((columns + kColumns - 1) / kColumns),
+                                       static_cast<unsigned>(std::min(kGroups, groups - g))),
                  dim3(kColumns * kLanes), kColumns * kLanes * sizeof(double), stream, out + g * out_stride, out_stride,
                  scratch + g * pieces * width + first, count32(pieces, "pieces of rows"), width, columns);
 }

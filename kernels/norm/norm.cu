@@ -39,7 +39,8 @@ __device__ __forceinline__ Statistics row_statistics(BlockSums& block, const Qua
 }
 
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) layer_norm_forward_kernel(T* y, const float* x, const float* mul, const float* add, Rows s) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) layer_norm_forward_kernel(T* y, const float* x, const float* mul, const float* add,
+                                                                                   Rows s) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * s.width, group = blockIdx.x / s.group_rows * s.group_stride;
   Quad v[K];
@@ -65,7 +66,7 @@ struct BackwardArgs {
 
 // A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one's.
 template <int K>
-__global__ void __launch_bounds__(kRowThreads) layer_norm_backward_kernel(BackwardArgs a) {
+__global__ void __launch_bounds__(BackwardRows::kThreads) layer_norm_backward_kernel(BackwardArgs a) {
   auto* memory = prim::dynamic_shared<unsigned char>();
   BlockSums block(reinterpret_cast<float*>(memory));
   memory += BlockSums::kShared;
@@ -138,13 +139,13 @@ namespace cuda {
 void layer_norm_forward(Stream& stream, void* y, const float* x, const float* mul, const float* add, int64_t rows, int64_t width,
                         int64_t group_rows, int64_t group_stride, float eps, DType dtype) {
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const ForwardRows block(width);
   const dim3 grid(count32(rows, "rows"));
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(y);
     const Rows s{count32(group_rows, "rows"), static_cast<int>(width), group_stride, eps,
                  group_stride % 4 == 0 && quads_aligned(width, out, x, mul, add)};
-    by_quads(block.quads, [&](auto k) {
+    block.with_quads([&](auto k) {
       prim::launch(layer_norm_forward_kernel<k, T>, grid, block.threads, BlockSums::kShared, stream, out, x, mul, add, s);
     });
   });
@@ -154,11 +155,11 @@ void layer_norm_backward(Stream& stream, float* dx, float* dmul, float* dadd, fl
                          const float* x, const float* mul, int64_t rows, int64_t width, int64_t group_rows, int64_t group_stride,
                          float eps) {
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const BackwardRows block(width);
   const BackwardArgs a{dx, scratch, dy, residual, x, mul, RowPieces(rows, group_rows),
                        Rows{count32(group_rows, "rows"), static_cast<int>(width), group_stride, eps,
                             group_stride % 4 == 0 && quads_aligned(width, dx, scratch, dy, residual, x, mul)}};
-  by_quads(block.quads, [&](auto k) {
+  block.with_quads([&](auto k) {
     prim::launch(layer_norm_backward_kernel<k>, dim3(a.pieces.count), block.threads,
                  BlockSums::kShared + 3 * RowAhead<k, float>::shared(block), stream, a);
   });

@@ -10,7 +10,8 @@ namespace {
 
 // A block a row.
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) rms_norm_forward_kernel(T* y, const float* x, const float* w, int width, float eps, bool aligned) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) rms_norm_forward_kernel(T* y, const float* x, const float* w, int width, float eps,
+                                                                                 bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];
@@ -38,11 +39,11 @@ namespace cuda {
 
 void rms_norm_forward(Stream& stream, void* y, const float* x, const float* w, int64_t rows, int64_t width, float eps, DType dtype) {
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const ForwardRows block(width);
   const dim3 grid(count32(rows, "rows"));
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(y);
-    by_quads(block.quads, [&](auto k) {
+    block.with_quads([&](auto k) {
       prim::launch(rms_norm_forward_kernel<k, T>, grid, block.threads, BlockSums::kShared, stream, out, x, w, static_cast<int>(width), eps,
                    quads_aligned(width, out, x, w));
     });

@@ -13,43 +13,48 @@ namespace {
 // The grid as device code reads it, and the table; without one nothing is turned.
 struct Turns {
   const float* table;
-  int frames, height, width, head_dim, time, space;
-  Turns(const float* table_, const RopeGrid& g)
-      : table(table_), frames(static_cast<int>(g.frames)), height(static_cast<int>(g.height)), width(static_cast<int>(g.width)),
-        head_dim(static_cast<int>(g.head_dim)), time(static_cast<int>(g.time_channels())), space(static_cast<int>(g.space_channels())) {}
+  unsigned tokens, plane, line;
+  int head_dim, time, space, rows_at, columns_at;  // where the lines' and the columns' angles begin in the table
+  int step;                                        // channels within heads from a thread's quad to its next
+  Turns(const float* table_, const RopeGrid& g, dim3 threads)
+      : table(table_), tokens(count32(g.frames * g.height * g.width, "tokens")), plane(static_cast<unsigned>(g.height * g.width)),
+        line(static_cast<unsigned>(g.width)), head_dim(static_cast<int>(g.head_dim)), time(static_cast<int>(g.time_channels())),
+        space(static_cast<int>(g.space_channels())), rows_at(2 * static_cast<int>(g.frames) * time),
+        columns_at(rows_at + 2 * static_cast<int>(g.height) * space), step(static_cast<int>(4 * threads.x) % head_dim) {}
 };
 
-// Where the three axes' angles of one token lie in the table.
+// Where the angles of one token lie in the table, less the channel of a head at which an axis begins.
 struct TokenAngles {
-  int t, h, w;
-  __device__ TokenAngles(const Turns& g, int64_t row) {
-    const int plane = g.height * g.width, token = static_cast<int>(row % (int64_t{g.frames} * plane));
-    t = 2 * (token / plane) * g.time;
-    h = 2 * (g.frames * g.time + token / g.width % g.height * g.space);
-    w = 2 * (g.frames * g.time + (g.height + token % g.width) * g.space);
+  int t = 0, h = 0, w = 0;
+  __device__ TokenAngles(const Turns& g, unsigned row) {
+    if (g.table == nullptr) return;
+    const unsigned token = row % g.tokens, frame = token / g.plane, place = token - frame * g.plane, y = place / g.line;
+    t = 2 * static_cast<int>(frame) * g.time;
+    h = g.rows_at + 2 * static_cast<int>(y) * g.space - g.time;
+    w = g.columns_at + 2 * static_cast<int>(place - y * g.line) * g.space - g.time - g.space;
   }
-  // Cosine and sine of the pair that begins at channel c of a row.
-  __device__ float2 at(const Turns& g, int c) const {
-    const int i = c % g.head_dim, channels = i < g.time ? g.time : g.space;
-    const float* p = g.table + (i < g.time ? t + i : i < g.time + g.space ? h + i - g.time : w + i - g.time - g.space);
-    return {p[0], p[channels + 1]};
+  // Cosine and sine of the pair that begins at channel i of a head.
+  __device__ float2 at(const Turns& g, int i) const {
+    const float* p = g.table + (i < g.time ? t : i < g.time + g.space ? h : w) + i;
+    return {p[0], p[(i < g.time ? g.time : g.space) + 1]};
   }
 };
 
-// Turns a quad's two pairs, or back.
-__device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles& angles, int c, bool back) {
-  MS_UNROLL
-  for (int i = 0; i < 4; i += 2) {
-    const float2 angle = angles.at(g, c + i);
-    const float sine = back ? -angle.y : angle.y, even = q.v[i], odd = q.v[i + 1];
-    q.v[i] = fmaf(even, angle.x, -(odd * sine));
-    q.v[i + 1] = fmaf(odd, angle.x, even * sine);
-  }
+__device__ __forceinline__ void turn_pair(float& even, float& odd, float2 angle, bool back) {
+  const float sine = back ? -angle.y : angle.y, was = even;
+  even = fmaf(was, angle.x, -(odd * sine));
+  odd = fmaf(odd, angle.x, was * sine);
 }
+// Turns a quad's two pairs, or back; i: the channel of a head at which it begins.
+__device__ __forceinline__ void turn(Quad& q, const Turns& g, const TokenAngles& angles, int i, bool back) {
+  turn_pair(q.v[0], q.v[1], angles.at(g, i), back);
+  turn_pair(q.v[2], q.v[3], angles.at(g, i + 2 < g.head_dim ? i + 2 : 0), back);
+}
+__device__ __forceinline__ int next_channel(const Turns& g, int i) { return i + g.step < g.head_dim ? i + g.step : i + g.step - g.head_dim; }
 
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns, int width,
-                                                                       float eps, bool aligned) {
+__global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel(T* y, float* rstd, const T* x, const float* gain, Turns turns,
+                                                                                 int width, float eps, bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
   Quad v[K];
@@ -63,14 +68,15 @@ __global__ void __launch_bounds__(kRowThreads) rms_rope_forward_kernel(T* y, flo
   const float scale = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
   if (rstd != nullptr && threadIdx.x == 0) rstd[blockIdx.x] = scale;
   const TokenAngles angles(turns, blockIdx.x);
+  int channel = quad_column(0) % turns.head_dim;
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
     const int c = quad_column(k), left = width - c;
-    if (left <= 0) break;
     const Quad g = load_quad(gain + c, left, aligned);
     MS_UNROLL
     for (int i = 0; i < 4; ++i) v[k].v[i] = v[k].v[i] * scale * g.v[i];
-    if (turns.table != nullptr) turn(v[k], turns, angles, c, false);
+    if (turns.table != nullptr && left > 0) turn(v[k], turns, angles, channel, false);
+    channel = next_channel(turns, channel);
     store_quad(y + at + c, v[k], left, aligned);
   }
 }
@@ -88,53 +94,67 @@ struct BackwardArgs {
   bool aligned;
 };
 
+// A row in the place where it came. Not unrolled: where angles lie for each quad would be kept in registers for all rows.
+template <int K>
+__device__ __forceinline__ void turn_back(const Turns& g, const RowAhead<K, float>& row, unsigned r, int channel, int width) {
+  const TokenAngles angles(g, r);
+  MS_NO_UNROLL
+  for (int k = 0; k < K && quad_column(k) < width; ++k) {
+    Quad q = row.quad(k);
+    turn(q, g, angles, channel, true);
+    row.put(k, q);
+    channel = next_channel(g, channel);
+  }
+}
+
 // A block a piece of rows: a thread keeps its columns' sums, and fetches the next row as soon as it has read this one.
 template <int K, class T>
-__global__ void __launch_bounds__(kRowThreads) rms_rope_backward_kernel(BackwardArgs<T> a) {
+__global__ void __launch_bounds__(BackwardRows::kThreads, 1) rms_rope_backward_kernel(BackwardArgs<T> a) {
   auto* memory = prim::dynamic_shared<unsigned char>();
   BlockSums block(reinterpret_cast<float*>(memory));
   memory += BlockSums::kShared;
   const RowAhead<K, float> dy_ahead(memory);
-  const RowAhead<K, T> x_ahead(memory);
+  RowAhead<K, T> x(memory), x_ahead(memory);
   const RowPiece piece(a.pieces, blockIdx.x);
-  const auto fetch = [&](int64_t row) {
+  const auto fetch = [&](int64_t row, const RowAhead<K, T>& to) {
     dy_ahead.fetch(a.dy + row * a.width, a.width, a.aligned);
-    x_ahead.fetch(a.x + row * a.width, a.width, a.aligned);
+    to.fetch(a.x + row * a.width, a.width, a.aligned);
     prim::cp_async_commit();
   };
+  const int channel = quad_column(0) % a.turns.head_dim;
   Quad dgain[K], dbias[K];
-  fetch(piece.begin);
+  fetch(piece.begin, x);
   for (int64_t r = piece.begin; r < piece.end; ++r) {
-    const TokenAngles angles(a.turns, r);
     const float scale = a.rstd[r];
-    Quad x[K], g[K];
+    Quad g[K];
     float inner = 0;
     prim::cp_async_wait<0>();
+    if (a.turns.table != nullptr) turn_back(a.turns, dy_ahead, static_cast<unsigned>(r), channel, a.width);
     MS_UNROLL
     for (int k = 0; k < K; ++k) {
-      const int c = quad_column(k), left = a.width - c;
-      x[k] = x_ahead.quad(k), g[k] = dy_ahead.quad(k);
-      const Quad w = load_quad(a.gain + c, left, a.aligned);
-      if (a.turns.table != nullptr && left > 0) turn(g[k], a.turns, angles, c, true);
+      g[k] = dy_ahead.quad(k);
+      const Quad v = x.quad(k), w = load_quad(a.gain + quad_column(k), a.width - quad_column(k), a.aligned);
       MS_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float gx = g[k].v[i] * x[k].v[i];
+        const float gx = g[k].v[i] * v.v[i];
         inner = fmaf(gx, w.v[i], inner);
         dgain[k].v[i] = fmaf(gx, scale, dgain[k].v[i]);
         g[k].v[i] *= w.v[i];
       }
     }
     const float pull = block.of(inner) * scale * scale * scale / static_cast<float>(a.width);
-    if (r + 1 < piece.end) fetch(r + 1);
+    if (r + 1 < piece.end) fetch(r + 1, x_ahead);
     MS_UNROLL
     for (int k = 0; k < K; ++k) {
+      const Quad v = x.quad(k);
       MS_UNROLL
       for (int i = 0; i < 4; ++i) {
-        g[k].v[i] = fmaf(-x[k].v[i], pull, g[k].v[i] * scale);
+        g[k].v[i] = fmaf(-v.v[i], pull, g[k].v[i] * scale);
         dbias[k].v[i] += g[k].v[i];
       }
       store_quad(a.dx + r * a.width + quad_column(k), g[k], a.width - quad_column(k), a.aligned);
     }
+    x.swap(x_ahead);
   }
   float* to = a.sums + int64_t{blockIdx.x} * 2 * a.width;
   MS_UNROLL
@@ -176,13 +196,14 @@ void rms_rope_forward(Stream& stream, void* y, float* rstd, const void* x, const
                       int64_t rows, float eps, DType dtype) {
   const int64_t width = grid.heads * grid.head_dim;
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const ForwardRows block(width);
   const dim3 blocks(count32(rows, "rows"));
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(y);
     const auto* in = static_cast<const T*>(x);
-    by_quads(block.quads, [&](auto k) {
-      prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, BlockSums::kShared, stream, out, rstd, in, gain, Turns(table, grid),
+    block.with_quads([&](auto k) {
+      prim::launch(rms_rope_forward_kernel<k, T>, blocks, block.threads, BlockSums::kShared, stream, out, rstd, in, gain,
+                   Turns(table, grid, block.threads),
                    static_cast<int>(width), eps, quads_aligned(width, out, in, gain));
     });
   });
@@ -192,15 +213,15 @@ void rms_rope_backward(Stream& stream, void* dx, float* dgain, float* dbias, flo
                        const float* rstd, const float* gain, const float* table, RopeGrid grid, int64_t rows, DType dtype) {
   const int64_t width = grid.heads * grid.head_dim;
   if (rows == 0 || width == 0) return;
-  const RowBlock block(width);
+  const BackwardRows block(width);
   by_type(dtype, [&]<class T>(T*) {
     auto* out = static_cast<T*>(dx);
     const auto* x = static_cast<const T*>(x_kept);
-    const BackwardArgs<T> a{out, scratch, dy, x, rstd, gain, Turns(table, grid), RowPieces(rows, rows), static_cast<int>(width),
+    const BackwardArgs<T> a{out, scratch, dy, x, rstd, gain, Turns(table, grid, block.threads), RowPieces(rows, rows), static_cast<int>(width),
                             quads_aligned(width, out, scratch, dy, x, gain)};
-    by_quads(block.quads, [&](auto k) {
+    block.with_quads([&](auto k) {
       prim::launch(rms_rope_backward_kernel<k, T>, dim3(a.pieces.count), block.threads,
-                   BlockSums::kShared + RowAhead<k, float>::shared(block) + RowAhead<k, T>::shared(block), stream, a);
+                   BlockSums::kShared + RowAhead<k, float>::shared(block) + 2 * RowAhead<k, T>::shared(block), stream, a);
     });
   });
   add_piece_sums(stream, dgain, 0, rows, rows, 2 * width, 0, width, scratch);

@@ -10,8 +10,8 @@ constexpr int kInputs = 4;  // rows of x or dy at a time: a weight that was read
 
 // A warp an output.
 template <class T>
-__global__ void __launch_bounds__(32 * kWarpsPerBlock) vector_linear_forward_kernel(float* y, const float* x, const T* w, const T* bias, int64_t m,
-                                                                                    int64_t n, int64_t k, bool aligned) {
+__global__ void __launch_bounds__(32 * kWarpsPerBlock) vector_linear_forward_kernel(float* y, const float* x, const T* w, const T* bias,
+                                                                                    int64_t m, int64_t n, int64_t k, bool aligned) {
   const int64_t j = warp_unit();
   if (j >= n) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -64,8 +64,8 @@ constexpr unsigned kStripThreads = kStripQuads * kStripLanes;
 
 // Sums over all rows of W: each lane every 64th, then a tree.
 template <class T>
-__global__ void __launch_bounds__(kStripThreads) vector_linear_input_kernel(float* dx, const float* dy, const T* w, int64_t m, int64_t n, int64_t k,
-                                                                            bool aligned) {
+__global__ void __launch_bounds__(kStripThreads) vector_linear_input_kernel(float* dx, const float* dy, const T* w, int64_t m, int64_t n,
+                                                                            int64_t k, bool aligned) {
   float* part = prim::dynamic_shared<float>();  // (kInputs · 4, threads)
   const unsigned lane = threadIdx.x / kStripQuads;
   const int64_t c = 4 * (int64_t{blockIdx.x} * kStripQuads + threadIdx.x % kStripQuads);
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kStripThreads) vector_linear_input_kernel(floa
       for (int e = 0; e < 4; ++e) part[static_cast<unsigned>(4 * r + e) * kStripThreads + threadIdx.x] = sum[r].v[e];
     for (unsigned half = kStripLanes / 2; half > 0; half /= 2) {
       __syncthreads();
-      if (lane < half)
-        for (unsigned i = 0; i < 4 * kInputs; ++i) part[i * kStripThreads + threadIdx.x] += part[i * kStripThreads + threadIdx.x + half * kStripQuads];
+      if (lane >= half) continue;
+      for (unsigned i = threadIdx.x; i < 4 * kInputs * kStripThreads; i += kStripThreads) part[i] += part[i + half * kStripQuads];
     }
     if (lane == 0)
       for (int r = 0; r < kInputs && first + r < m; ++r)

@@ -61,7 +61,8 @@ TEST(CudaActivation, GeluBackward) {
           cuda::gelu_backward(stream, dx.data(), kept.data(), bias.floats(), scratch.floats(), g.floats(), kept.data(), c.rows, c.width, dtype);
           return Results{dx.values(), kept.values(), bias.values()};
         });
-        const std::vector<float> expected = each(x, [&](double v, size_t i) { return static_cast<double>(dy[i]) * reference::gelu_derivative(v); });
+        const std::vector<float> expected = each(
+            x, [&](double v, size_t i) { return static_cast<double>(dy[i]) * reference::gelu_derivative(v); });
         expect_close(r[0], expected, kFp32 + rounding(dtype), "dx");
         expect_close(r[1], each(x, [](double v, size_t) { return reference::gelu(v); }), kFp32 + rounding(dtype), "y");
         std::vector<float> bias = dbias;

@@ -54,7 +54,8 @@ TEST(CudaMemory, RowPiecesAddUp) {
   };
   for (const Case& c : {Case{1, 1, 1, 0, 1, 0}, {2, 65, 40, 3, 37, 50}, {3, 1000, 7, 0, 7, 7}, {1, 64, 33, 32, 1, 0}}) {
     const int64_t rows = c.groups * c.group_rows;
-    const std::vector<float> scratch = normals(row_sum_scratch(rows, c.group_rows, c.width), 1), before = normals(c.groups * std::max(c.stride, c.columns), 2);
+    const std::vector<float> scratch = normals(row_sum_scratch(rows, c.group_rows, c.width), 1),
+        before = normals(c.groups * std::max(c.stride, c.columns), 2);
     const Results r = in_every_schedule([&](Stream& stream) {
       Array out(DType::kF32, before), in(DType::kF32, scratch);
       cuda::add_piece_sums(stream, out.floats(), c.stride, rows, c.group_rows, c.width, c.first, c.columns, in.floats());

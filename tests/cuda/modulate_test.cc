@@ -73,10 +73,10 @@ TEST(CudaModulate, GatedAddBackward) {
       const std::vector<float> dy = normals(n, 1), a = as_stored(dtype, normals(n, 2)), gate = gates(c), dgate = normals(c.groups * stride, 3),
                                dbias = normals(c.width, 4);
       const Results r = in_every_schedule([&](Stream& stream) {
-        Array da = Array::empty(dtype, n, c.shift), d(DType::kF32, dy, c.shift), kept(dtype, a, c.shift), g(DType::kF32, gate), gg(DType::kF32, dgate),
-              gb(DType::kF32, dbias), scratch = Array::empty(DType::kF32, gated_add_scratch(rows, c.group_rows, c.width));
-        cuda::gated_add_backward(stream, da.data(), gg.floats(), gb.floats(), scratch.floats(), d.floats(), kept.data(), g.floats(), rows, c.width,
-                                 c.group_rows, stride, dtype);
+        Array da = Array::empty(dtype, n, c.shift), d(DType::kF32, dy, c.shift), kept(dtype, a, c.shift), g(DType::kF32, gate),
+            gg(DType::kF32, dgate), gb(DType::kF32, dbias), scratch = Array::empty(DType::kF32, gated_add_scratch(rows, c.group_rows, c.width));
+        cuda::gated_add_backward(stream, da.data(), gg.floats(), gb.floats(), scratch.floats(), d.floats(), kept.data(), g.floats(), rows,
+                                 c.width, c.group_rows, stride, dtype);
         return Results{da.values(), gg.values(), gb.values()};
       });
       std::vector<float> da(dy.size());

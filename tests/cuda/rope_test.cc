@@ -14,14 +14,16 @@ struct Case {
   int64_t batch;
   int shift;
 };
-// Heads of 6 and 30 channels: pairs on both sides of a quad's and of a head's end. 5120 channels take three quads a thread.
+// Heads of 6 and 30 channels: pairs on both sides of a quad's and of a head's end. 1536 channels and more: for each number of quads a thread has.
 const Case kCases[] = {{{.frames = 1, .height = 1, .width = 1, .heads = 1, .head_dim = 2}, 0, 0},
                        {{.frames = 1, .height = 1, .width = 1, .heads = 1, .head_dim = 2}, 1, 0},
-                       {{.frames = 2, .height = 3, .width = 5, .heads = 3, .head_dim = 6, .first_frame = 4}, 2, 0},
+                       {{.frames = 2, .height = 3, .width = 5, .heads = 3, .head_dim = 6, .first_frame = 4}, 1, 0},
                        {{.frames = 3, .height = 1, .width = 2, .heads = 2, .head_dim = 30}, 11, 0},
                        {{.frames = 1, .height = 2, .width = 3, .heads = 2, .head_dim = 128}, 1, 1},
                        {{.frames = 1, .height = 1, .width = 2, .heads = 40, .head_dim = 128, .first_frame = 20}, 1, 0},
-                       {{.frames = 1, .height = 1, .width = 1, .heads = 18, .head_dim = 128}, 2, 0}};
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 18, .head_dim = 128}, 2, 0},
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 12, .head_dim = 128}, 1, 0},
+                       {{.frames = 1, .height = 1, .width = 1, .heads = 64, .head_dim = 128}, 1, 1}};
 
 std::vector<float> cpu_table(const RopeGrid& grid) {
   InlineStream stream;
@@ -42,7 +44,8 @@ TEST(CudaRope, Table) {
     });
     const std::vector<float> expected = cpu_table(grid);
     for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(static_cast<double>(r[0][i]), static_cast<double>(expected[i]), 0x1p-24 * std::abs(static_cast<double>(expected[i])) + 1e-12) << i;
+      ASSERT_NEAR(static_cast<double>(r[0][i]), static_cast<double>(expected[i]),
+                  0x1p-24 * std::abs(static_cast<double>(expected[i])) + 1e-12) << i;
   }
 }
 
@@ -82,6 +85,7 @@ TEST(CudaRope, Backward) {
     for (const DType dtype : kBothTypes)
       for (const bool rotate : {false, true}) {
         const int64_t width = c.grid.heads * c.grid.head_dim, rows = c.batch * c.grid.frames * c.grid.height * c.grid.width, n = rows * width;
+        if (rows > 20 && !rotate) continue;
         SCOPED_TRACE(width);
         const std::vector<float> x = as_stored(dtype, normals(n, 1, 2)), gain = normals(width, 2, 0.5, 1), dy = normals(n, 3),
                                  dgain = normals(width, 4), dbias = normals(width, 5);

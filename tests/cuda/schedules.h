@@ -52,7 +52,8 @@ inline Results in_every_schedule(const std::function<Results(Stream&)>& run) {
     if (first.empty()) first = r;
     EXPECT_EQ(r.size(), first.size());
     for (size_t i = 0; i < r.size(); ++i) {
-      const bool same = r[i].size() == first[i].size() && (r[i].empty() || std::memcmp(r[i].data(), first[i].data(), r[i].size() * sizeof(float)) == 0);
+      const bool same = r[i].size() == first[i].size() &&
+                        (r[i].empty() || std::memcmp(r[i].data(), first[i].data(), r[i].size() * sizeof(float)) == 0);
       EXPECT_TRUE(same) << "result " << i << ", " << simt::order_name(order);
     }
   }

@@ -21,8 +21,8 @@ TEST(CudaVectorLinear, AgreesWithFp64) {
       const std::vector<float> x = normals(c.m * c.k, 1), w = as_stored(dtype, normals(c.n * c.k, 2)), bias = as_stored(dtype, normals(c.n, 3)),
                                dy = normals(c.m * c.n, 4), dw = normals(c.n * c.k, 5), db = normals(c.n, 6);
       const Results r = in_every_schedule([&](Stream& stream) {
-        Array in(DType::kF32, x), weights(dtype, w, c.shift), b(dtype, bias, c.shift), y = Array::empty(DType::kF32, c.m * c.n), g(DType::kF32, dy),
-            gw(DType::kF32, dw, c.shift), gb(DType::kF32, db), dx = Array::empty(DType::kF32, c.m * c.k);
+        Array in(DType::kF32, x), weights(dtype, w, c.shift), b(dtype, bias, c.shift), y = Array::empty(DType::kF32, c.m * c.n),
+            g(DType::kF32, dy), gw(DType::kF32, dw, c.shift), gb(DType::kF32, db), dx = Array::empty(DType::kF32, c.m * c.k);
         cuda::vector_linear_forward(stream, y.floats(), in.floats(), weights.data(), b.data(), c.m, c.n, c.k, dtype);
         cuda::vector_linear_weight_gradient(stream, gw.floats(), gb.floats(), g.floats(), in.floats(), c.m, c.n, c.k);
         cuda::vector_linear_input_gradient(stream, dx.floats(), g.floats(), weights.data(), c.m, c.n, c.k, dtype);

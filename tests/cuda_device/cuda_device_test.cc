@@ -38,7 +38,7 @@ Outcome train_on(Backend backend, const RunConfig& config, double jitter = 0) {
 Outcome on_cuda(const RunConfig& config, double jitter = 0) { return train_on(Backend::kCuda, config, jitter); }
 
 const std::vector<Shape> kOneClip = {{16, 2, 8, 8}};
-const std::string kThreeSteps = "train.max_train_steps=3", kOne = "data.batch_size=1", kFp32 = "train.compute_dtype=fp32";
+const std::string kThreeSteps = "train.max_train_steps=3", kOne = "data.batch_size=1", kFp32 = "model.compute_dtype=fp32";
 
 Plan plan_on_cuda(const RunConfig& run) {
   MachineConfig machine;

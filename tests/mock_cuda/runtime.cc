@@ -24,12 +24,34 @@
 
 using Clock = std::chrono::steady_clock;
 
-// Passes once for each time that it is recorded.
-struct CUevent_st {
+// Each record is a point of its own: who waits for one is not released by a later one on another stream.
+struct Point {
+  void pass() {
+    std::lock_guard lock(mutex);
+    when = Clock::now();
+    passed = true;
+    changed.notify_all();
+  }
+  bool has_passed() {
+    std::lock_guard lock(mutex);
+    return passed;
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return passed; });
+  }
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t recorded = 0, passed = 0;
+  bool passed = false;
   Clock::time_point when;
+};
+struct CUevent_st {
+  std::shared_ptr<Point> last() {
+    std::lock_guard lock(mutex);
+    return point;
+  }
+  std::mutex mutex;
+  std::shared_ptr<Point> point;  // of the last record
 };
 
 struct CUstream_st {
@@ -348,11 +370,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   ENTER();
   if (!runtime().lives(runtime().streams, s) || !runtime().lives(runtime().events, e)) return Runtime::failed(cudaErrorInvalidResourceHandle);
-  std::lock_guard lock(e->mutex);
-  s->push([e, version = e->recorded] {
-    std::unique_lock wait(e->mutex);
-    e->changed.wait(wait, [&] { return e->passed >= version; });
-  });
+  if (auto point = e->last()) s->push([point = std::move(point)] { point->wait(); });
   return cudaSuccess;
 }
 
@@ -375,39 +393,31 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   ENTER();
   if (!runtime().lives(runtime().streams, s) || !runtime().lives(runtime().events, e)) return Runtime::failed(cudaErrorInvalidResourceHandle);
+  auto point = std::make_shared<Point>();
+  s->push([point] { point->pass(); });
   std::lock_guard lock(e->mutex);
-  s->push([e, version = ++e->recorded] {
-    std::lock_guard set(e->mutex);
-    e->passed = std::max(e->passed, version);
-    e->when = Clock::now();
-    e->changed.notify_all();
-  });
+  e->point = std::move(point);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   ENTER();
   if (!runtime().lives(runtime().events, e)) return Runtime::failed(cudaErrorInvalidResourceHandle);
-  std::lock_guard lock(e->mutex);
-  return e->passed >= e->recorded ? cudaSuccess : cudaErrorNotReady;
+  const auto point = e->last();
+  return !point || point->has_passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   ENTER();
   if (!runtime().lives(runtime().events, e)) return Runtime::failed(cudaErrorInvalidResourceHandle);
-  std::unique_lock lock(e->mutex);
-  e->changed.wait(lock, [&] { return e->passed >= e->recorded; });
+  if (const auto point = e->last()) point->wait();
   return Runtime::failed(runtime().sticky);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t a, cudaEvent_t b) {
   ENTER();
   if (!runtime().lives(runtime().events, a) || !runtime().lives(runtime().events, b)) return Runtime::failed(cudaErrorInvalidResourceHandle);
-  const auto when = [](cudaEvent_t e, Clock::time_point& t) {
-    std::lock_guard lock(e->mutex);
-    t = e->when;
-    return e->recorded > 0 && e->passed >= e->recorded;
-  };
-  Clock::time_point begin, end;
-  if (!when(a, begin) || !when(b, end)) return cudaErrorNotReady;
-  *milliseconds = std::chrono::duration<float, std::milli>(end - begin).count();
+  const auto begin = a->last(), end = b->last();
+  if (!begin || !end) return Runtime::failed(cudaErrorInvalidResourceHandle);
+  if (!begin->has_passed() || !end->has_passed()) return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
   return cudaSuccess;
 }
 
