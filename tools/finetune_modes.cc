@@ -23,7 +23,7 @@ int run_probe(Tool& tool, const FinetuneArguments& a) {
   // Comparisons want exact arithmetic unless told otherwise.
   const DType dtype = tool.flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   const OpenModel model(a.model);
-  const double loss = probe(model.directory(), a.probe, a.out, dtype, tool.flags.threads);
+  const double loss = probe(model.directory(), a.probe, a.out, dtype, tool.flags.threads, tool.flags.backend());
   const std::string text = std::isfinite(loss) ? fmt::format("{:.9g}", loss) : "null";
   if (tool.flags.json) tool.print("{{\"loss\":{},\"out\":{}}}\n", text, json_quoted(a.out));
   else tool.print("loss {}\n", text);
@@ -50,6 +50,7 @@ int run_self_test(Tool& tool, const FinetuneArguments& a) {
   SelfTestOptions options;
   options.model = a.model.empty() ? self_test_model() : model_config_of(a.model);
   options.threads = tool.flags.threads;
+  options.backend = tool.flags.backend();
   options.jitter_runs = a.jitter || a.jitter_runs ? static_cast<int>(a.jitter_runs ? a.jitter_runs : kJitterRuns) : 0;
   options.scratch_dir = scratch.path;
   bool all = true;
@@ -91,7 +92,7 @@ int run_training_mode(Tool& tool, const FinetuneArguments& a) {
   const int threads = tool.flags.threads_given || run.threads == 0 ? tool.flags.threads : static_cast<int>(run.threads);
   const int64_t program_bytes = resident_memory().now;  // before this machine is measured, which loads code
   // Without a machine file the sizes of this machine count, and MFU refers to what its matrix units reach now.
-  const Backend backend = tool.flags.device == "cuda" ? Backend::kCuda : Backend::kCpu;
+  const Backend backend = tool.flags.backend();
   MachineConfig machine = a.machine.empty() ? this_machine(threads, backend) : load_machine_config(a.machine);
   machine.device = tool.flags.device;
   PlanRequest request = plan_request(run, machine);

@@ -1,2 +1,2 @@
-ms_tool(plan-memory DEPS ms_plan)
+ms_tool(plan-memory CUDA DEPS ms_plan)
 target_sources(plan-memory PRIVATE plan_memory_modes.cc)

@@ -29,6 +29,7 @@ int measure(Tool& tool, PlanArguments o) {
   if (o.model.empty() && o.run.empty()) o.model = "wan2.1-t2v-1.3b", o.num_frames = 1;
   CalibrationOptions c;
   c.threads = tool.flags.threads;
+  c.backend = tool.flags.backend();
   c.scratch_dir = parent_directory(o.out);
   const PlanRequest request = request_of(tool, o);
   c.model = request.model;

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
     job.weights = parse_weight_place(weights);
     job.seed = tool.flags.seed.value_or(0);
     job.threads = tool.flags.threads;
+    job.backend = tool.flags.backend();
     if (tool.flags.compute_dtype == "fp32") job.compute_dtype = DType::kF32;
     const SampleReport report = run_sample_job(job, tool.stop);
     if (tool.flags.json) tool.write(to_json(report, job));

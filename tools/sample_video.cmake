@@ -1,1 +1,1 @@
-ms_tool(sample-video DEPS ms_diffusion)
+ms_tool(sample-video CUDA DEPS ms_diffusion)

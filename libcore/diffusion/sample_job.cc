@@ -141,6 +141,7 @@ class Run {
     options_.sampling = sampling_;
     options_.compute_dtype = job_.compute_dtype;
     options_.threads = job_.threads;
+    options_.backend = job_.backend;
     report_.sampling = sampling_;
     report_.fps = job_.fps.value_or(config_.fps);
     if (!job_.init_latents.empty()) adopt_init_latents();

@@ -32,6 +32,7 @@ struct SampleJob {
   uint64_t seed = 0;
   DType compute_dtype = DType::kBF16;
   int threads = 1;
+  Backend backend = Backend::kCpu;  // of the transformer; codec and text encoder are the processor's
 };
 
 struct SampledVideo {

@@ -125,7 +125,9 @@ struct VideoSampler::Impl {
   std::unique_ptr<Pipeline> pipeline;
 
   Impl(const ModelDirectory& model, const VideoSamplerOptions& o)
-      : config(model.config()), options(o), device(make_cpu_device({.threads = o.threads, .stall_timeout = kStallSeconds})) {
+      : config(model.config()), options(o),
+        device(o.backend == Backend::kCuda ? make_cuda_device({.threads = o.threads, .stall_timeout = kStallSeconds})
+                                           : make_cpu_device({.threads = o.threads, .stall_timeout = kStallSeconds})) {
     const std::vector<ModelDirectory> networks = networks_of(model, o.parts);
     const bool from_disk = read_from_disk(networks, o);
     ThreadPool pool(o.threads);
@@ -137,6 +139,9 @@ struct VideoSampler::Impl {
     shape = sampling_shape(experts[0]->network, latent[1], latent[2], latent[3], config.text_len, o.sampling);
     use(0);
   }
+
+  // Weights lie there twice, the second time packed.
+  int64_t resident_bytes() const { return device->backend() == Backend::kCuda ? device->memory().budget / 3 : kResidentBytes; }
 
   // One pipeline at a time: its buffers are those of one network.
   Pipeline& use(int k) {
@@ -152,7 +157,7 @@ struct VideoSampler::Impl {
       o.slots = kStreamedSlots;
       reader = std::make_unique<WeightReader>(*device, e.store, e.directory);
       hooks = reader->hooks();
-    } else if (e.store.ledger().weights <= kResidentBytes) {
+    } else if (e.store.ledger().weights <= resident_bytes()) {
       o.slots = std::max<int>(2, static_cast<int>(config.layers));
     }
     pipeline = std::make_unique<Pipeline>(*device, e.network, e.store, o, hooks);

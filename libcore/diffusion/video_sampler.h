@@ -27,6 +27,7 @@ struct VideoSamplerOptions {
   DType compute_dtype = DType::kBF16;
   int threads = 1;
   WeightPlace weights = WeightPlace::kAuto;
+  Backend backend = Backend::kCpu;  // of the transformer; kCuda: of a program with CUDA
   std::string parts;  // folder of the second network, where it is not the model's own
 };
 

@@ -19,6 +19,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/gemm/gemm.h"
 #include "model/wan.h"
+#include "plan/calibrate_device.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
@@ -143,22 +144,33 @@ DiskRates disk_rates(const std::string& directory) {
   return {rate([&] { file.read({&transfer, 1}); }), write};
 }
 
-// Bytes/s that AdamW's own reads and writes reach, on state well beyond the caches.
+// AdamW on state well beyond the caches.
+class OptimizerLoad {
+ public:
+  OptimizerLoad() {
+    state_.w = reinterpret_cast<bf16*>(w_.data());
+    state_.r = reinterpret_cast<int16_t*>(r_.data());
+    state_.m = m_.f32();
+    state_.v = v_.f32();
+  }
+  void run(ThreadPool& pool) {
+    adamw_update(pool, state_, g_.data(), DType::kBF16, kElements, step_);
+    ++step_.step;
+  }
+  static constexpr double kBytes = 26.0 * (16 << 20);  // that an update reads and writes
+
+ private:
+  static constexpr int64_t kElements = 16 << 20;
+  HostTensor w_{DType::kBF16, {kElements}}, r_{DType::kI16, {kElements}}, m_{DType::kF32, {kElements}}, v_{DType::kF32, {kElements}};
+  const HostTensor g_ = noise(DType::kBF16, {kElements});
+  AdamWState state_;
+  AdamWStep step_;
+};
+
+// Bytes/s that AdamW's own reads and writes reach.
 double optimizer_rate(ThreadPool& pool) {
-  constexpr int64_t kElements = 16 << 20;
-  HostTensor w(DType::kBF16, {kElements}), r(DType::kI16, {kElements}), m(DType::kF32, {kElements}), v(DType::kF32, {kElements});
-  const HostTensor g = noise(DType::kBF16, {kElements});
-  AdamWState state;
-  state.w = reinterpret_cast<bf16*>(w.data());
-  state.r = reinterpret_cast<int16_t*>(r.data());
-  state.m = m.f32();
-  state.v = v.f32();
-  AdamWStep step;
-  const double seconds = seconds_of([&] {
-    adamw_update(pool, state, g.data(), DType::kBF16, kElements, step);
-    ++step.step;
-  });
-  return 26.0 * kElements / seconds;
+  OptimizerLoad load;
+  return OptimizerLoad::kBytes / seconds_of([&] { load.run(pool); });
 }
 
 // From the issuing thread to a stream's and on to the next task.
@@ -182,6 +194,51 @@ double copy_rate(ThreadPool& pool, bool all_threads) {
       });
   });
   return kBytes / seconds;
+}
+
+// Products, attention, elementwise kernels and copies on the host's processor.
+void measure_processor(const CalibrationOptions& o, InlineStream& s, MachineConfig& c, const std::function<void(const char*)>& next) {
+  next("a block");
+  MeasuringStream block(o.threads);
+  run_block(block, o);
+  const auto per_second = [](double amount, const MeasuringStream::Sum& sum) { return sum.seconds > 0 ? amount / sum.seconds : 0; };
+  c.gemm_bf16 = per_second(block.of(KernelClass::kGemm).flops, block.of(KernelClass::kGemm));
+  c.attention = per_second(block.of(KernelClass::kAttention).flops, block.of(KernelClass::kAttention));
+  c.vector_bandwidth = per_second(block.of(KernelClass::kVector).bytes, block.of(KernelClass::kVector));
+  c.pack_bandwidth = per_second(block.of(KernelClass::kPack).bytes, block.of(KernelClass::kPack));
+  // The peak that MFU refers to, and fp32 in the same proportion to its own square products.
+  next("products");
+  c.peak_flops = std::max(c.gemm_bf16, square_rate(s, 1536, DType::kBF16));
+  c.gemm_fp32 = square_rate(s, 1024, DType::kF32) * c.gemm_bf16 / c.peak_flops;
+  c.link_up = c.link_down = copy_rate(s.pool(), false);
+  c.link_both = 2 * c.link_up;
+  next("latency");
+  c.launch_latency = handoff_seconds(o.threads);
+}
+
+// The same of a GPU.
+void measure_cuda(const CalibrationOptions& o, ThreadPool& pool, MachineConfig& c) {
+  const CudaDeviceInfo info = cuda_device_info(-1);
+  const auto device = make_cuda_device({.threads = o.threads, .trace = true});
+  OptimizerLoad load;
+  DeviceMeasurement m{.model = o.model, .shape = o.shape, .host_load = [&] { load.run(pool); }};
+  if (o.quick) m.square = 256, m.link_bytes = 1 << 20;
+  const DeviceRates r = measure_device(*device, m);
+  c.name = info.name;
+  c.device = "cuda";
+  c.unified = false;
+  c.device_memory = info.free;
+  c.gemm_bf16 = r.gemm_bf16;
+  c.gemm_fp32 = r.gemm_fp32;
+  c.attention = r.attention;
+  c.peak_flops = r.peak_flops;
+  c.vector_bandwidth = r.vector_bytes;
+  c.pack_bandwidth = r.pack_bytes;
+  c.link_up = r.link_up;
+  c.link_down = r.link_down;
+  c.link_both = r.link_both;
+  c.link_derating = r.link_derating;
+  c.launch_latency = r.launch_latency;
 }
 
 int64_t physical_memory() {
@@ -236,24 +293,14 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   };
   next("memory");
   c.host_bandwidth = 2 * copy_rate(s.pool(), true);
-  next("a block");
-  MeasuringStream block(o.threads);
-  run_block(block, o);
-  const auto per_second = [](double amount, const MeasuringStream::Sum& sum) { return sum.seconds > 0 ? amount / sum.seconds : 0; };
-  c.gemm_bf16 = per_second(block.of(KernelClass::kGemm).flops, block.of(KernelClass::kGemm));
-  c.attention = per_second(block.of(KernelClass::kAttention).flops, block.of(KernelClass::kAttention));
-  c.vector_bandwidth = per_second(block.of(KernelClass::kVector).bytes, block.of(KernelClass::kVector));
-  c.pack_bandwidth = per_second(block.of(KernelClass::kPack).bytes, block.of(KernelClass::kPack));
-  // The peak that MFU refers to, and fp32 in the same proportion to its own square products.
-  next("products");
-  c.peak_flops = std::max(c.gemm_bf16, square_rate(s, 1536, DType::kBF16));
-  c.gemm_fp32 = square_rate(s, 1024, DType::kF32) * c.gemm_bf16 / c.peak_flops;
+  if (o.backend == Backend::kCuda) {
+    next("the device");
+    measure_cuda(o, s.pool(), c);
+  } else {
+    measure_processor(o, s, c, next);
+  }
   next("optimizer");
   c.optimizer_bandwidth = optimizer_rate(s.pool());
-  c.link_up = c.link_down = copy_rate(s.pool(), false);
-  c.link_both = 2 * c.link_up;
-  next("latency");
-  c.launch_latency = handoff_seconds(o.threads);
   if (!o.scratch_dir.empty()) {
     next("disk");
     const DiskRates rates = disk_rates(o.scratch_dir);

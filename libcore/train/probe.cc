@@ -82,7 +82,7 @@ std::vector<std::pair<std::string, TensorView>> gradients(const HostStore& store
 
 }  // namespace
 
-double probe(const ModelDirectory& model, const std::string& batch_path, const std::string& out_path, DType compute_dtype, int threads) {
+double probe(const ModelDirectory& model, const std::string& batch_path, const std::string& out_path, DType compute_dtype, int threads, Backend backend) {
   const ModelConfig& config = model.config();
   const ProbeBatch batch = read_batch(batch_path, config);
   const bool training = !batch.target.empty();
@@ -90,7 +90,8 @@ double probe(const ModelDirectory& model, const std::string& batch_path, const s
   HostStore store(network, {compute_dtype, training, MasterCodec::kFp32, DType::kF32, false});
   ThreadPool pool(threads);
   load_state(store, model, pool, false);
-  const auto device = make_cpu_device({.threads = threads, .link = LinkKind::kEmulated});
+  const auto device = backend == Backend::kCuda ? make_cuda_device({.threads = threads})
+                                                : make_cpu_device({.threads = threads, .link = LinkKind::kEmulated});
   PipelineOptions options;
   options.compute_dtype = compute_dtype;
   options.training = training;

@@ -102,7 +102,9 @@ class Runner {
 
   // Steps (from, to] on `store`; returns the state after them.
   RunState steps(const Variant& v, HostStore& store, int64_t from, int64_t to) const {
-    const auto device = make_cpu_device({.threads = v.threads, .async = v.async, .link = v.link, .jitter = v.jitter});
+    const auto device = options_.backend == Backend::kCuda
+                            ? make_cuda_device({.threads = v.threads, .async = v.async, .jitter = v.jitter})
+                            : make_cpu_device({.threads = v.threads, .async = v.async, .link = v.link, .jitter = v.jitter});
     PipelineOptions pipeline;
     pipeline.slots = v.slots;
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};
@@ -186,6 +188,7 @@ std::vector<SelfTestComparison> self_test(const SelfTestOptions& options, const 
     variants.push_back({.name = fmt::format("jitter run {} = no jitter", i + 1), .threads = n, .jitter = 1e-3});
   std::vector<SelfTestComparison> all;
   const auto compare_in = [&](const Runner& with_model, const Variant& v, const std::string& with) {
+    if (options.backend == Backend::kCuda && v.link == LinkKind::kShared) return;  // a GPU has memory of its own
     all.push_back({v.name, with, with_model.run(v)});
     report(all.back());
   };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/model_config.h"
+#include "kernels/stream.h"
 
 namespace megaslide {
 
@@ -17,6 +18,7 @@ struct SelfTestComparison {
 struct SelfTestOptions {
   ModelConfig model;
   int threads = 2;
+  Backend backend = Backend::kCpu;  // kCuda: of a program with CUDA
   int jitter_runs = 0;          // additional runs in which every task is delayed at random
   std::string scratch_dir;      // for the checkpoint of the resume test; must exist
 };

@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include "base/stop.h"
+#include "kernels/stream.h"
 
 namespace CLI {
 class App;
@@ -59,6 +60,8 @@ struct CommonFlags {
   int threads = 1;                  // resolved: all this process may use unless given
   bool threads_given = false;
   std::optional<uint64_t> seed;     // nullopt when not given
+
+  Backend backend() const { return device == "cuda" ? Backend::kCuda : Backend::kCpu; }
 };
 
 // What the body works with.

@@ -1,0 +1,210 @@
+#include "plan/calibrate_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "base/error.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/memory/memory.h"
+#include "model/wan.h"
+#include "stream/host_memory.h"
+#include "tensor/tensor.h"
+
+namespace megaslide {
+namespace {
+
+// Passes calls on to a stream of the device and keeps what each costs, in order.
+class RecordingStream final : public Stream {
+ public:
+  explicit RecordingStream(Stream& to) : to_(to) {}
+  Backend backend() const override { return to_.backend(); }
+  Backend target() const override { return to_.target(); }
+  ThreadPool& pool() override { return to_.pool(); }
+  void* native() override { return to_.native(); }
+  void enqueue(const char* name, const Cost& cost, std::function<void()> work) override {
+    costs.push_back(cost);
+    to_.enqueue(name, cost, std::move(work));
+  }
+  std::vector<Cost> costs;
+
+ private:
+  Stream& to_;
+};
+
+// Memory of the device for the time of a measurement.
+class Space {
+ public:
+  explicit Space(Device& device) : device_(device) {}
+  ~Space() {
+    for (void* p : taken_) device_.release(p);
+  }
+  Space(const Space&) = delete;
+  Space& operator=(const Space&) = delete;
+
+  template <class T>
+  T* zeros(int64_t n) {
+    void* p = device_.allocate(n * static_cast<int64_t>(sizeof(T)), "calibration", MemoryCategory::kOther);
+    taken_.push_back(p);
+    fill_zero(device_.compute(), p, n * static_cast<int64_t>(sizeof(T)));
+    return static_cast<T*>(p);
+  }
+  // Values between -1 and 1: a device computes zeros faster, since they cost it less power.
+  void* noise(DType dtype, int64_t n) {
+    constexpr int64_t kPeriod = 1 << 16;
+    std::vector<float> x(static_cast<size_t>(std::min(n, kPeriod)));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u) % 2001) * 1e-3f - 1;
+    HostTensor piece(dtype, {static_cast<int64_t>(x.size())});
+    convert_from_f32(piece.data(), dtype, x.data(), static_cast<int64_t>(x.size()));
+    auto* p = zeros<std::byte>(n * dtype_bytes(dtype));
+    const int64_t bytes = n * dtype_bytes(dtype);
+    device_.wait(device_.upload(), device_.record(device_.compute()));
+    for (int64_t at = 0; at < bytes; at += piece.bytes())
+      device_.copy(device_.upload(), p + at, piece.data(), std::min(piece.bytes(), bytes - at), CopyKind::kUpload, "noise");
+    device_.synchronize();
+    return p;
+  }
+
+ private:
+  Device& device_;
+  std::vector<void*> taken_;
+};
+
+std::vector<TraceSpan> spans_of(Device& device, StreamKind kind) {
+  device.synchronize();
+  std::vector<TraceSpan> spans = device.take_trace();
+  std::erase_if(spans, [kind](const TraceSpan& s) { return s.stream != kind; });
+  return spans;
+}
+double shortest(const std::vector<TraceSpan>& spans) {
+  double least = 1e30;
+  for (const TraceSpan& s : spans) least = std::min(least, s.end - s.begin);
+  return least;
+}
+
+// flop/s of square products, of which the fastest counts.
+double square_rate(Device& device, int64_t side, DType dtype) {
+  Space space(device);
+  const void* x = space.noise(dtype, side * side);
+  auto* y = space.zeros<float>(side * side);
+  auto* packed = space.zeros<std::byte>(linear_packed_bytes(side, side, dtype, PackFor::kForward));
+  linear_pack(device.compute(), packed, x, side, side, dtype, PackFor::kForward);
+  spans_of(device, StreamKind::kCompute);
+  for (int i = 0; i < 10; ++i) linear_forward(device.compute(), y, x, packed, nullptr, side, side, side, dtype);
+  const auto n = static_cast<double>(side);
+  return 2 * n * n * n / shortest(spans_of(device, StreamKind::kCompute));
+}
+
+// One block in the mix of a training step: forward, recompute and backward, packed as for each.
+void measure_block(Device& device, const DeviceMeasurement& m, DeviceRates& rates) {
+  ModelConfig config = m.model;
+  config.layers = 1;
+  config.attention.per_layer.clear();
+  config.attention.kind = m.model.attention.of_layer(0);
+  const Network network = make_wan_network(config);
+  const Layer& layer = *network.layers.front();
+  constexpr DType kType = DType::kBF16;
+  const int64_t rows = m.shape.rows(), context_rows = m.shape.batch * m.shape.context_rows, elements = layer.layout().elements;
+  Space space(device);
+  const void* weights = space.noise(kType, elements);
+  auto* x = static_cast<float*>(space.noise(DType::kF32, rows * config.dim));
+  auto *y = space.zeros<float>(rows * config.dim), *dweights = space.zeros<float>(elements);
+  auto *packed = space.zeros<std::byte>(layer.packed_bytes(kType, true)), *saved = space.zeros<std::byte>(layer.saved_bytes(m.shape, kType));
+  auto *context = static_cast<float*>(space.noise(DType::kF32, context_rows * config.dim)), *dcontext = space.zeros<float>(context_rows * config.dim);
+  auto *modulation = static_cast<float*>(space.noise(DType::kF32, m.shape.batch * 6 * config.dim)), *dmodulation = space.zeros<float>(m.shape.batch * 6 * config.dim);
+  const Conditioning conditioning{context, modulation, dcontext, dmodulation};
+  const auto pass = [&](Stream& stream, Workspace& workspace) {
+    const LayerCall call{stream, workspace, m.shape, kType, weights, packed};
+    layer.pack(stream, kType, false, weights, packed);
+    layer.forward(call, conditioning, x, y, nullptr);
+    layer.pack(stream, kType, true, weights, packed);
+    layer.forward(call, conditioning, x, y, saved);
+    layer.backward(call, conditioning, x, saved, y, y, dweights);
+  };
+  Workspace dry;
+  pass(make_sim_device({.target = device.compute().target()})->compute(), dry);
+  Workspace workspace(space.zeros<std::byte>(dry.high_water()), dry.high_water());
+  RecordingStream stream(device.compute());
+  pass(stream, workspace);  // chooses the products' algorithms
+  spans_of(device, StreamKind::kCompute);
+  stream.costs.clear();
+  for (int i = 0; i < 3; ++i) pass(stream, workspace);
+  const auto spans = spans_of(device, StreamKind::kCompute);
+  MS_CHECK(spans.size() == stream.costs.size(), "{} calls, {} of them traced", stream.costs.size(), spans.size());
+  double seconds[kKernelClasses] = {}, flops[kKernelClasses] = {}, bytes[kKernelClasses] = {};
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto k = static_cast<size_t>(stream.costs[i].kernel_class);
+    seconds[k] += spans[i].end - spans[i].begin;
+    flops[k] += stream.costs[i].flops;
+    bytes[k] += stream.costs[i].bytes;
+  }
+  const auto rate = [&](const double (&amount)[kKernelClasses], KernelClass c) {
+    const auto k = static_cast<size_t>(c);
+    return seconds[k] > 0 ? amount[k] / seconds[k] : 0;
+  };
+  rates.gemm_bf16 = rate(flops, KernelClass::kGemm);
+  rates.attention = rate(flops, KernelClass::kAttention);
+  rates.vector_bytes = rate(bytes, KernelClass::kVector);
+  rates.pack_bytes = rate(bytes, KernelClass::kPack);
+}
+
+void measure_link(Device& device, const DeviceMeasurement& m, DeviceRates& rates) {
+  HostMemory memory(false);
+  int64_t bytes_taken = 0;
+  void *from = memory.allocate(m.link_bytes, bytes_taken), *to = memory.allocate(m.link_bytes, bytes_taken);
+  const PinnedMemory pinned(device, memory.spans());
+  Space space(device);
+  auto *a = space.zeros<std::byte>(m.link_bytes), *b = space.zeros<std::byte>(m.link_bytes);
+  const auto up = [&] { device.copy(device.upload(), a, from, m.link_bytes, CopyKind::kUpload, "upload"); };
+  const auto down = [&] { device.copy(device.download(), to, b, m.link_bytes, CopyKind::kDownload, "download"); };
+  const auto bytes = static_cast<double>(m.link_bytes);
+  constexpr int kRepeats = 4;
+  spans_of(device, StreamKind::kUpload);
+  for (int i = 0; i < kRepeats; ++i) up();
+  rates.link_up = bytes / shortest(spans_of(device, StreamKind::kUpload));
+  for (int i = 0; i < kRepeats; ++i) down();
+  rates.link_down = bytes / shortest(spans_of(device, StreamKind::kDownload));
+  for (int i = 0; i < kRepeats; ++i) up(), down();
+  device.synchronize();
+  const std::vector<TraceSpan> all = device.take_trace();
+  double begin = 1e30, end = 0;
+  for (const TraceSpan& s : all) begin = std::min(begin, s.begin), end = std::max(end, s.end);
+  rates.link_both = 2 * kRepeats * bytes / (end - begin);
+  if (!m.host_load) return;
+  std::atomic<bool> stop{false}, running{false};
+  std::thread host([&] {
+    while (!stop) {
+      m.host_load();
+      running = true;
+    }
+  });
+  while (!running) std::this_thread::yield();
+  for (int i = 0; i < kRepeats; ++i) up();
+  const auto loaded = spans_of(device, StreamKind::kUpload);
+  stop = true;
+  host.join();
+  double seconds = 0;
+  for (const TraceSpan& s : loaded) seconds += s.end - s.begin;
+  rates.link_derating = std::min(1.0, bytes * static_cast<double>(loaded.size()) / seconds / rates.link_up);
+}
+
+}  // namespace
+
+DeviceRates measure_device(Device& device, const DeviceMeasurement& m) {
+  DeviceRates rates;
+  measure_block(device, m, rates);
+  rates.peak_flops = std::max(rates.gemm_bf16, square_rate(device, m.square, DType::kBF16));
+  rates.gemm_fp32 = square_rate(device, std::max<int64_t>(m.square / 4, 64), DType::kF32) * rates.gemm_bf16 / rates.peak_flops;
+  measure_link(device, m, rates);
+  Space space(device);
+  auto* little = space.zeros<float>(64);
+  device.synchronize();
+  constexpr int kLaunches = 1000;
+  const double begin = device.now();
+  for (int i = 0; i < kLaunches; ++i) fill_zero(device.compute(), little, 256);
+  device.synchronize();
+  rates.launch_latency = (device.now() - begin) / kLaunches;
+  return rates;
+}
+
+}  // namespace megaslide
