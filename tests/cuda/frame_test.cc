@@ -209,7 +209,7 @@ TEST(CudaFrame, Attention) {
 }
 
 TEST(CudaFrame, RelativeAttention) {
-  for (const auto& [n, heads, d] : std::vector<std::array<int64_t, 3>>{{1, 1, 4}, {37, 3, 16}, {200, 1, 64}, {9, 2, 130}, {3, 1, 600}})
+  for (const auto& [n, heads, d] : std::vector<std::array<int64_t, 3>>{{1, 1, 4}, {37, 3, 16}, {70, 1, 64}, {9, 2, 130}, {3, 1, 600}})
     for (const DType dtype : kBothTypes) {
       const int64_t size = n * heads * d;
       // Products of √d standard deviations: a softmax that is neither flat nor a single one.
