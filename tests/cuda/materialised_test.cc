@@ -16,7 +16,7 @@ struct alignas(64) Line {
 
 TEST(CudaMaterialised, ForwardAndBackward) {
   // A pair; more queries and more keys than a tile has; one key; channels beyond a tile.
-  const AttentionShape shapes[] = {{1, 1, 2, 1, 3, 0.7f}, {2, 70, 13, 2, 24, 0.2f}, {1, 5, 100, 1, 70, 0.12f}, {2, 3, 1, 2, 8, 0.3f}};
+  const AttentionShape shapes[] = {{1, 1, 2, 1, 3, 0.7f}, {2, 66, 5, 1, 12, 0.3f}, {1, 5, 70, 2, 66, 0.12f}, {2, 3, 1, 2, 8, 0.3f}};
   for (const AttentionShape& s : shapes)
     for (const DType dtype : kBothTypes) {
       SCOPED_TRACE(fmt::format("{} queries, {} keys, d {}, {}", s.queries, s.keys, s.head_dim, dtype_name(dtype)));
@@ -46,7 +46,7 @@ TEST(CudaMaterialised, ForwardAndBackward) {
         if (s.keys == 1 && (i == 2 || i == 3)) {
           EXPECT_EQ(got[i], want[i]) << names[i];
         } else {
-          // fp32 sums of up to 100 terms, and differences dP − rowsum(dO ⊙ O) of two of them.
+          // fp32 sums of up to 70 terms, and differences dP − rowsum(dO ⊙ O) of two of them.
           expect_close(got[i], want[i], 2 * kFp32, names[i]);
         }
       }
