@@ -47,11 +47,18 @@ __device__ __forceinline__ void row_scores(RowAttentionShared& s, const RowAtten
         for (int r = 0; r < kRowQueries; ++r) dot[r] = fmaf(x, q[r * a.head_dim + c], dot[r]);
       }
     }
+    // Lanes halve the sums that they hold with each exchange: lane 4r ends with that of query r.
     MS_UNROLL
-    for (int r = 0; r < kRowQueries; ++r) {
-      const float sum = prim::warp_sum(dot[r]);
-      if (lane == 0) s.weights[r][at] = sum * a.scale;
-    }
+    for (int half = kRowQueries / 2; half > 0; half /= 2)
+      MS_UNROLL
+      for (int r = 0; r < half; ++r) {
+        const bool upper = (lane & (4 * half)) != 0;
+        const float mine = upper ? dot[r + half] : dot[r], other = upper ? dot[r] : dot[r + half];
+        dot[r] = mine + __shfl_xor_sync(prim::kFullMask, other, 4 * half);
+      }
+    dot[0] += __shfl_xor_sync(prim::kFullMask, dot[0], 2);
+    dot[0] += __shfl_xor_sync(prim::kFullMask, dot[0], 1);
+    if (lane % 4 == 0) s.weights[lane / 4][at] = dot[0] * a.scale;
   }
 }
 
@@ -108,6 +115,9 @@ __device__ __forceinline__ void attend_rows(const RowAttention<T>& a, const Bias
       }
     }
   }
+  __syncthreads();
+  if (thread < kRowQueries) s.shrink[thread] = 1 / s.sum[thread];
+  __syncthreads();
   MS_UNROLL
   for (int r = 0; r < kRowQueries; ++r)
     MS_UNROLL
@@ -115,7 +125,7 @@ __device__ __forceinline__ void attend_rows(const RowAttention<T>& a, const Bias
       const int c = thread + j * kRowAttentionThreads;
       if (first_query + r >= a.n || c >= a.head_dim) continue;
       const int64_t at = int64_t{first_query + r} * a.out_stride + head + c;
-      const float x = o[r][j] / s.sum[r];
+      const float x = o[r][j] * s.shrink[r];
       if (a.out_is_bf16)
         store_one(static_cast<bf16*>(a.out) + at, x);
       else

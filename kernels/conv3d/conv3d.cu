@@ -73,7 +73,10 @@ struct CellPlaces {
   }
 };
 
-// kN sums of neighbouring channels from `channel` on, of a cell whose results lie at `at`: bias and residuals, to memory.
+__device__ __forceinline__ void store_pair(bf16* p, float a, float b) { prim::store_bf16(p, a, b); }
+__device__ __forceinline__ void store_pair(float* p, float a, float b) { p[0] = a, p[1] = b; }
+
+// kN (2 or 4) sums of neighbouring channels from `channel` on, of a cell whose results lie at `at`: bias and residuals, to memory.
 template <class T, int kN>
 __device__ __forceinline__ void finish_sums(const FrameFinish& f, float (&u)[kN], int64_t at, int64_t channel) {
   const auto add = [&](const void* from) {
@@ -85,8 +88,10 @@ __device__ __forceinline__ void finish_sums(const FrameFinish& f, float (&u)[kN]
   if (f.residual != nullptr) add(f.residual);
   if (f.residual2 != nullptr) add(f.residual2);
   T* to = static_cast<T*>(f.raw != nullptr ? f.raw : f.normed) + at + channel;
-  MS_UNROLL
-  for (int i = 0; i < kN; ++i) store_one(to + i, u[i]);
+  if constexpr (kN == 4)
+    store_aligned_quad(to, {{u[0], u[1], u[2], u[3]}});
+  else
+    store_pair(to, u[0], u[1]);
 }
 
 // ---- bf16: 128 cells by 64 channels a block, a warp 32 cells, three stages of 32 input channels ----

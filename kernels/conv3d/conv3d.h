@@ -5,7 +5,8 @@
 //   raw = u,   normed = SiLU( γ · √C · u / max(‖u‖, 1e-12) )
 //
 // Both results are optional; a norm without SiLU is for attention. Sums are fp32 in the order of (t, i, j, channel) for
-// every output alike: a result depends neither on the threads nor on where in the frame or clip its cell lies.
+// every output alike: a result depends neither on the threads nor on where in the frame or clip its cell lies. On a GPU the
+// norm takes u as `raw` keeps it, rounded where frames are bf16.
 #pragma once
 #include <cmath>
 #include <cstdint>

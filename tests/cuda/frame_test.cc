@@ -91,8 +91,10 @@ void check_conv(const Case& c, DType dtype, DType out_dtype) {
       cuda::frame_conv(stream, f);
     };
     run(raw.data(), normed.data());
-    run(nullptr, alone.data());
-    run(only_raw.data(), nullptr);
+    if (c.absent == 1) {
+      run(nullptr, alone.data());
+      run(only_raw.data(), nullptr);
+    }
     return Results{raw.values(), normed.values(), alone.values(), only_raw.values()};
   });
   Array raw(out_dtype, empty), normed(out_dtype, empty);
@@ -101,8 +103,10 @@ void check_conv(const Case& c, DType dtype, DType out_dtype) {
   // 0.57 of the largest of each.
   expect_close(r[0], raw.values(), kFp32 + rounding(out_dtype), "raw");
   expect_close(r[1], normed.values(), kFp32 + rounding(out_dtype), "normed");
-  EXPECT_EQ(r[2], r[1]);
-  EXPECT_EQ(r[3], r[0]);
+  if (c.absent == 1) {  // one case is enough for the results one at a time
+    EXPECT_EQ(r[2], r[1]);
+    EXPECT_EQ(r[3], r[0]);
+  }
   for (const std::vector<float>& v : r) expect_clean(s.out, v);
 }
 
@@ -209,7 +213,7 @@ TEST(CudaFrame, Attention) {
 }
 
 TEST(CudaFrame, RelativeAttention) {
-  for (const auto& [n, heads, d] : std::vector<std::array<int64_t, 3>>{{1, 1, 4}, {37, 3, 16}, {200, 1, 64}, {9, 2, 130}, {3, 1, 600}})
+  for (const auto& [n, heads, d] : std::vector<std::array<int64_t, 3>>{{1, 1, 4}, {37, 3, 16}, {70, 1, 64}, {9, 2, 130}, {3, 1, 600}})
     for (const DType dtype : kBothTypes) {
       const int64_t size = n * heads * d;
       // Products of √d standard deviations: a softmax that is neither flat nor a single one.

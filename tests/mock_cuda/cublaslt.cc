@@ -152,7 +152,7 @@ struct Product {
   }
   void run() const {
     // An algorithm may leave anything there.
-    std::memset(workspace, 0xff, workspace_bytes);
+    if (workspace_bytes > 0) std::memset(workspace, 0xff, workspace_bytes);
     const std::vector<float> left = dense(a, a_data), right = dense(b, b_data);
     std::vector<float> sum(static_cast<size_t>(m * n)), column(static_cast<size_t>(m));
     // A column-major product is the row-major one of the operands exchanged.
