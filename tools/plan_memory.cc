@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
                                    "plan-memory --model wan2.1-t2v-14b --machine h200-1.5tb --num-frames 81 --size 832x480",
                                    "plan-memory --fit --model wan2.1-t2v-14b --machine rtx4090-128gb",
                                    "plan-memory --calibrate --model tiny -o machine.yaml"},
-                      .flags = kThreadsFlag | kGracefulStop};
+                      .flags = kDeviceFlag | kThreadsFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) {
     app.add_option("--model", o.model, "Model directory, foreign checkpoint, preset or model.yaml")->group("Input");
     app.add_option("--machine", o.machine, "Machine file or name (default: this machine's sizes, rates of laptop-2core)")->group("Input");

@@ -19,8 +19,11 @@ PlanRequest request_of(const Tool& tool, const PlanArguments& o) {
   const RunConfig run = o.run.empty() ? make_run_config(sets) : load_run_config(o.run, sets);
   if (run.model.path.empty()) throw usage_error("no model given", "--model MODEL, or model.path in the run file");
   reject_unsupported(run);
-  const MachineConfig machine = o.machine.empty() ? sized_like_this_machine(load_machine_config("laptop-2core"), tool.flags.threads, ".")
-                                                  : load_machine_config(o.machine);
+  const bool on_gpu = tool.flags.backend() == Backend::kCuda;
+  MachineConfig machine = !o.machine.empty() ? load_machine_config(o.machine)
+                          : on_gpu           ? this_machine(tool.flags.threads, Backend::kCuda)
+                                             : sized_like_this_machine(load_machine_config("laptop-2core"), tool.flags.threads, ".");
+  if (on_gpu) machine.device = "cuda";
   return plan_request(run, machine, {o.num_frames, o.width, o.height});
 }
 

@@ -3,11 +3,15 @@
 # kernel that the table lacks, and not more registers or static shared memory than it says.
 # Usage: resources.sh REPORT-FOLDER TABLE [NVCC]   compare; exit 77 (skipped) without reports. NVCC: the version, such as
 #        13.0; registers of another one than the table's are not compared
-#        resources.sh --print REPORT-FOLDER  the table of this build, to be stored after a look
+#        resources.sh --print REPORT-FOLDER      the table of this build, to be stored after a look
+#        resources.sh --occupancy REPORT-FOLDER  beside it the warps of a multiprocessor for which registers suffice, in
+#        percent of those that it can hold; what dynamic shared memory leaves is each launch's own affair
 set -euo pipefail
 print=0
+occupancy=0
 [[ ${1:-} == --print ]] && { print=1; shift; }
-reports=${1:?usage: resources.sh [--print] REPORT-FOLDER [TABLE]}
+[[ ${1:-} == --occupancy ]] && { occupancy=1; shift; }
+reports=${1:?usage: resources.sh [--print|--occupancy] REPORT-FOLDER [TABLE]}
 
 shopt -s nullglob
 files=("$reports"/*.ptxas)
@@ -38,6 +42,12 @@ header='# kernel architecture registers static-shared-bytes stack-bytes spill-by
 if ((print)); then
   echo "$header"
   table
+  exit
+fi
+if ((occupancy)); then
+  # 65,536 registers a multiprocessor, given to warps in units of 256; 64 warps, 48 of sm_120.
+  table | awk '{ warps = $2 == "sm_120" ? 48 : 64; a_warp = int(($3 * 32 + 255) / 256) * 256; n = int(65536 / a_warp); if (n > warps) n = warps
+                 printf "%-72s %-7s %4d registers %4d%%\n", $1, $2, $3, 100 * n / warps }'
   exit
 fi
 expected=${2:?usage: resources.sh REPORT-FOLDER TABLE [NVCC]}
