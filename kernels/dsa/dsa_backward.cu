@@ -177,7 +177,6 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, 3) dsa_backward_query_ker
     for (int a = 0; a < 3; ++a) s.dx[a][lane] = sample.axis[a].inside ? dx[a] * sample.axis[a].slope : 0.0f;
     __syncwarp();
     add_offset_gradient(x, s, window, group, first, count, query, lane);
-    __syncwarp();
   }
 }
 
@@ -271,6 +270,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
     int query = 0, slot = 0;
     const float weight = candidate_weight(x, lists, s, index + lane, total, at.p, group, batch0, query, slot);
     s.weight[lane] = weight, s.token[lane] = query, s.slot[lane] = slot;
+    __syncwarp();
     unsigned hits = __ballot_sync(prim::kFullMask, weight != 0);
     for (; hits != 0; hits &= hits - 1) {
       const int j = __ffs(hits) - 1;

@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock) dsa_forward_kernel(Forwar
     const float higher = fmaxf(top, prim::warp_max(own));
     const float p = mine ? expf(own - higher) : 0.0f, rescale = first == 0 ? 0.0f : expf(top - higher);
     s.p[lane] = p;
-    total = total * rescale + prim::warp_sum(p);  // also lets every lane see s
+    __syncwarp();
+    total = total * rescale + prim::warp_sum(p);
     for (int i = 0; i < NC; ++i) sum[i] *= rescale;
     top = higher;
     add_values(sum, s, DsaGrid::min_of(32, samples - first), static_cast<const T*>(x.v) + base, g, lane);

@@ -151,7 +151,6 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_query_kernel(TileArgs x)
                 float2& pair = pairs[j.slot];
                 pair = {fmaf(weight, s.a[query.row][key], pair.x), fmaf(weight, s.b[query.row][key], pair.y)};
               });
-            __syncthreads();
             continue;
           }
           if (own >= 0) gather_offset_gradients(g, s, query, band, group, pairs);
@@ -174,14 +173,12 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_query_kernel(TileArgs x)
         }
       if (pass == 0 && own >= 0)
         make_pairs(x, query, pairs, x.x.lse[(sample0 + own) * g.lse_row + head], row_dot(x, base + own * g.row));
-      __syncthreads();
     }
     for (int i = 0; i < 4; ++i) {
       const int64_t row = query_row(row0 + fragment_row(i));
       for (int n = 0; n < D / 8 && row >= 0; ++n)
         if (const int c = n * 8 + fragment_column(i); c < g.head_dim) x.x.dq[row + c] = dq[n][i];
     }
-    __syncthreads();
   }
 }
 

@@ -121,10 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) dsa_tile_forward_kernel(TileArgs 
           __syncthreads();
         }
       }
-    if (pass == 0) {
-      softmax(s, x, window, query, half, own >= 0, (int64_t{tile.b} * g.tokens + own) * g.lse_row + tile.inner);
-      __syncthreads();
-    }
+    if (pass == 0) softmax(s, x, window, query, half, own >= 0, (int64_t{tile.b} * g.tokens + own) * g.lse_row + tile.inner);
   }
   for (int i = 0; i < 4; ++i) {
     const int token = tile.token(g, row0 + fragment_row(i));

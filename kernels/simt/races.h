@@ -7,11 +7,11 @@
 namespace megaslide::simt {
 
 // A thread at an instant: two accesses of different threads are ordered when a barrier of the block lies between them,
-// or, within a warp, a warp-wide call.
+// or, within a warp, a __syncwarp.
 struct Moment {
   uint32_t thread = 0;
   uint32_t block_epoch = 0;  // barriers of the block so far, from 1
-  uint32_t warp_epoch = 0;   // warp-wide calls of its warp so far
+  uint32_t warp_epoch = 0;   // __syncwarps of its warp so far
 };
 
 struct Race {
@@ -34,7 +34,7 @@ class RaceDetector {
   static constexpr uint32_t kMany = 0xffffffffu;
   struct Cell {
     Moment writer;
-    Moment reader;             // thread: kMany when several of one warp read since the warp's last call
+    Moment reader;             // thread: kMany when several of one warp read since its last __syncwarp
     uint32_t reader_warp = 0;  // kMany when several warps read since the last barrier
     bool in_flight = false;
   };

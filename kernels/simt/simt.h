@@ -8,13 +8,14 @@
 //
 // Where the kernel's source is compiled with race instrumentation (ms_cuda_races in cmake/cuda.cmake), every access to
 // shared memory is compared with the last writer and readers of its two bytes: two threads of which one writes, with
-// no barrier between them, are an error, as is touching what a copy is still on its way to.
+// no barrier between them (within a warp, __syncwarp), are an error, as is touching what a copy is still on its way to.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <source_location>
 #include <stdexcept>
+#include <vector>
 
 namespace megaslide::simt {
 
@@ -27,9 +28,17 @@ enum class Order {
 inline constexpr Order kAllOrders[] = {Order::kLockstep, Order::kForward, Order::kReverse, Order::kRandom};
 const char* order_name(Order order);
 
+// A barrier in a kernel's source.
+struct Barrier {
+  const char* file = nullptr;
+  unsigned line = 0;
+  bool operator==(const Barrier&) const = default;
+};
 struct Options {
   Order order = Order::kLockstep;
   uint64_t seed = 17;
+  Barrier left_out = {};       // threads walk past this one, to see whether that is noticed
+  std::vector<Barrier>* met = nullptr;  // to which the barriers that threads come to are added, each once
 };
 // Of this host thread's launches.
 void set_options(const Options& options);

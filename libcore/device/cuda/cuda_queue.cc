@@ -3,25 +3,18 @@
 #include "base/error.h"
 
 namespace megaslide::cuda {
-namespace {
 
-cudaStream_t make_stream(int device) {
+CudaQueue::DriverStream::DriverStream(int device) {
   use_device(device);
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return stream;
+  check(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 
-}  // namespace
-
 CudaQueue::CudaQueue(int device, std::shared_ptr<EventPool> events, bool trace, const TimeOrigin& origin)
-    : device_(device), events_(std::move(events)), stream_(make_stream(device)), ring_(*events_, stream_), trace_(trace), origin_(origin) {}
-
-CudaQueue::~CudaQueue() { cudaStreamDestroy(stream_); }
+    : device_(device), events_(std::move(events)), stream_(device), ring_(*events_, stream_.native), trace_(trace), origin_(origin) {}
 
 std::shared_ptr<NativeEvent> CudaQueue::record() {
   use_device(device_);
-  auto event = events_->record(stream_);
+  auto event = events_->record(stream_.native);
   std::lock_guard lock(mutex_);
   last_ = event;
   return event;
@@ -31,29 +24,29 @@ void CudaQueue::begin_work(const char* name, int phase) {
   use_device(device_);
   std::lock_guard lock(mutex_);
   if (!busy_since_) {
-    busy_since_ = events_->record(stream_);
+    busy_since_ = events_->record(stream_.native);
     last_ = nullptr;
   }
-  if (trace_) work_.push_back({name, phase, events_->record(stream_), nullptr});
+  if (trace_) work_.push_back({name, phase, events_->record(stream_.native), nullptr});
 }
 
 void CudaQueue::end_work() {
   if (!trace_) return;
   std::lock_guard lock(mutex_);
-  work_.back().end = events_->record(stream_);
+  work_.back().end = events_->record(stream_.native);
 }
 
 void CudaQueue::begin_wait() {
   use_device(device_);
   std::lock_guard lock(mutex_);
-  wait_since_ = last_ = events_->record(stream_);
+  wait_since_ = last_ = events_->record(stream_.native);
   if (busy_since_) busy_.push_back({std::exchange(busy_since_, nullptr), wait_since_});
 }
 
 void CudaQueue::end_wait(StreamKind source, const std::shared_ptr<NativeEvent>& event) {
-  if (event) check(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(*event).native(), 0), "cudaStreamWaitEvent");
+  if (event) check(cudaStreamWaitEvent(stream_.native, static_cast<CudaEvent&>(*event).native(), 0), "cudaStreamWaitEvent");
   std::lock_guard lock(mutex_);
-  auto end = events_->record(stream_);
+  auto end = events_->record(stream_.native);
   if (wait_since_) waits_.push_back({source, std::exchange(wait_since_, nullptr), end});
   busy_since_ = std::move(end);
   last_ = nullptr;

@@ -19,9 +19,8 @@ struct TimeOrigin {
 class CudaQueue final : public NativeQueue {
  public:
   CudaQueue(int device, std::shared_ptr<EventPool> events, bool trace, const TimeOrigin& origin);
-  ~CudaQueue() override;
 
-  void* native() override { return stream_; }
+  void* native() override { return stream_.native; }
   std::shared_ptr<NativeEvent> record() override;
   void begin_work(const char* name, int phase) override;
   void end_work() override;
@@ -48,7 +47,14 @@ class CudaQueue final : public NativeQueue {
 
   int device_;
   std::shared_ptr<EventPool> events_;
-  cudaStream_t stream_ = nullptr;
+  // Goes last, also where the ring cannot be had.
+  struct DriverStream {
+    explicit DriverStream(int device);
+    ~DriverStream() { cudaStreamDestroy(native); }
+    DriverStream(const DriverStream&) = delete;
+    DriverStream& operator=(const DriverStream&) = delete;
+    cudaStream_t native = nullptr;
+  } stream_;
   StagingRing ring_;
   const bool trace_;
   const TimeOrigin& origin_;
