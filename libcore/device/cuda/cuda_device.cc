@@ -137,7 +137,8 @@ class CudaDevice final : public TaskDevice {
       : TaskDevice({o.threads, o.async, o.trace, o.jitter, o.stall_timeout}), index_(choose_device(o.index)), memory_(index_, o.budget),
         arena_(memory_.bytes()), events_(std::make_shared<cuda::EventPool>()) {
     constexpr auto kBytes = cuda::kGemmWorkspaceBytes;
-    cuda::set_gemm_workspace(allocate(static_cast<int64_t>(kBytes), "workspace of matrix products", MemoryCategory::kWorkspace), kBytes);
+    void* workspace = allocate(static_cast<int64_t>(kBytes), "workspace of matrix products", MemoryCategory::kWorkspace);
+    if (cuda::set_gemm_workspace) cuda::set_gemm_workspace(workspace, kBytes);
     start(false, [&](StreamKind kind) -> std::unique_ptr<NativeQueue> {
       if (kind == StreamKind::kHost || kind == StreamKind::kDisk) return nullptr;
       auto queue = std::make_unique<cuda::CudaQueue>(index_, events_, o.trace, origin_);
@@ -149,7 +150,7 @@ class CudaDevice final : public TaskDevice {
   ~CudaDevice() override {
     origin_.event = nullptr;
     stop();
-    cuda::release_gemm();
+    if (cuda::release_gemm) cuda::release_gemm();
   }
 
   Backend backend() const override { return Backend::kCuda; }
