@@ -37,6 +37,11 @@ int measure(Tool& tool, PlanArguments o) {
   const PlanRequest request = request_of(tool, o);
   c.model = request.model;
   c.shape = request.shapes.front();
+  // What a call has.
+  if (request.run.stream.slabs > 0) {
+    c.shape.frames = std::min(c.shape.frames, request.run.stream.slabs);
+    c.shape.times = std::min(c.shape.times, c.shape.frames);
+  }
   const MachineConfig machine = calibrate(c, tool.stop);
   write_file_atomic(o.out, to_yaml(machine));
   tool.print("{}\n", tool.flags.json ? fmt::format("{{\"machine\":{}}}", json_quoted(o.out)) : o.out);

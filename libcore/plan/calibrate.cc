@@ -127,12 +127,14 @@ struct DiskRates {
 // As a run with its state on disk moves it: around the page cache, several requests at once, over blocks that the file
 // system has already allotted.
 DiskRates disk_rates(const std::string& directory) {
-  constexpr int64_t kBytes = 256 << 20;
+  constexpr int64_t kBytes = 512 << 20;
   const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kBlockAlign, kBytes), &std::free);
   MS_CHECK(memory, "no memory to calibrate the disk with");
   auto* words = static_cast<uint32_t*>(memory.get());
   for (uint32_t i = 0; i < kBytes / 4; ++i) words[i] = i * 2654435761u;  // some disks compress
   BlockFile file(directory, {{"calibration", kBytes}});
+  const std::span<std::byte> area(static_cast<std::byte*>(memory.get()), kBytes);
+  file.register_memory({&area, 1});
   const BlockFile::Transfer transfer{0, static_cast<std::byte*>(memory.get())};
   const auto rate = [](auto&& move) {
     const auto begin = Clock::now();
