@@ -262,7 +262,9 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
   const int channel0 = static_cast<int>(blockIdx.y) * 32 * NC + lane;
   const int64_t key_row = (batch0 + token) * g.row + int64_t{first} * g.head_dim;
   float dk[NC] = {}, dv[NC] = {};  // go on where earlier bands ended: bands do not change the bits
-  for (int i = 0; i < NC && channel0 + 32 * i < channels; ++i) {
+  MS_UNROLL
+  for (int i = 0; i < NC; ++i) {
+    if (channel0 + 32 * i >= channels) continue;
     dk[i] = x.dk[key_row + channel0 + 32 * i];
     dv[i] = x.dv[key_row + channel0 + 32 * i];
   }
@@ -275,9 +277,10 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
     for (; hits != 0; hits &= hits - 1) {
       const int j = __ffs(hits) - 1;
       const int64_t row = (batch0 + s.token[j]) * g.row + int64_t{first} * g.head_dim;
+      MS_UNROLL
       for (int i = 0; i < NC; ++i) {
         const int c = channel0 + 32 * i;
-        if (c >= channels) break;
+        if (c >= channels) continue;
         const float2 pair = x.pairs.of(b, first + c / g.head_dim, s.token[j])[s.slot[j]];
         dk[i] = fmaf(s.weight[j] * pair.y, prim::widen(static_cast<const T*>(x.q)[row + c]), dk[i]);
         dv[i] = fmaf(s.weight[j] * pair.x, x.dout[row + c], dv[i]);
@@ -285,7 +288,9 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock, NC <= 4 ? 6 : 4)
     }
     __syncwarp();
   }
-  for (int i = 0; i < NC && channel0 + 32 * i < channels; ++i) {
+  MS_UNROLL
+  for (int i = 0; i < NC; ++i) {
+    if (channel0 + 32 * i >= channels) continue;
     x.dk[key_row + channel0 + 32 * i] = dk[i];
     x.dv[key_row + channel0 + 32 * i] = dv[i];
   }
