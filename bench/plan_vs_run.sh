@@ -22,6 +22,7 @@ tiny, Adam on device | tiny-dense | 3 | data.batch_size=4 optimizer.device=devic
 tiny, slabs of 8     | tiny-dsa   | 3 | CACHE=long data.batch_size=1 stream.slabs=8 stream.link.kind=emulated stream.link.bandwidth=2GB/s
 width of 1.3B        | wide       | 1 | data.batch_size=1
 width of 1.3B, link  | wide       | 1 | data.batch_size=1 stream.link.kind=emulated stream.link.bandwidth=300MB/s
+width of 1.3B, slabs | wide-dsa   | 1 | CACHE=long data.batch_size=1 stream.slabs=8 stream.link.kind=emulated stream.link.bandwidth=2GB/s
 width of 1.3B, nvme  | wide       | 1 | data.batch_size=1 stream.tier=nvme
 '
 
@@ -43,6 +44,7 @@ END
 model() { # model NAME: made at its first use
   [ -d "$work/$1" ] || case $1 in
     wide) "$bin/shard-weights" --init "$work/wide.yaml" -o "$work/wide" --seed 1 -q >/dev/null ;;
+    wide-dsa) "$bin/shard-weights" --init "$work/wide.yaml" --attention dsa -o "$work/wide-dsa" --seed 1 -q >/dev/null ;;
     *) "$bin/shard-weights" --init tiny --attention "${1#tiny-}" -o "$work/$1" --seed 1 -q >/dev/null ;;
   esac
 }

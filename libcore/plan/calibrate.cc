@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,8 +16,6 @@
 #include "device/device.h"
 #include "io/block_file.h"
 #include "kernels/adamw/adamw.h"
-#include "kernels/gemm/gemm.h"
-#include "model/wan.h"
 #include "plan/calibrate_device.h"
 #include "tensor/tensor.h"
 
@@ -27,10 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The median is what work takes on this machine as it is, the least what it takes when nothing disturbs it.
-enum class Of { kMedian, kLeast };
-// Seconds of one call: repeated for at least 0.3 s and 5 times after a warm-up.
-double seconds_of(const std::function<void()>& work, Of of = Of::kMedian) {
+// Seconds of one call, the median: repeated for at least 0.3 s and 5 times after a warm-up.
+double seconds_of(const std::function<void()>& work) {
   work();
   std::vector<double> times;
   double total = 0;
@@ -40,9 +35,9 @@ double seconds_of(const std::function<void()>& work, Of of = Of::kMedian) {
     times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     total += times.back();
   }
-  const size_t rank = of == Of::kMedian ? times.size() / 2 : 0;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(rank), times.end());
-  return times[rank];
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 HostTensor noise(DType dtype, Shape shape) {
@@ -51,73 +46,6 @@ HostTensor noise(DType dtype, Shape shape) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u) % 2001) * 1e-3f - 1;
   convert_from_f32(t.data(), dtype, x.data(), t.elements());
   return t;
-}
-
-// flop/s of square products at their best: a peak.
-double square_rate(Stream& s, int64_t side, DType dtype) {
-  const HostTensor x = noise(dtype, {side, side});
-  HostTensor y(DType::kF32, {side, side}), packed(DType::kU8, {linear_packed_bytes(side, side, dtype, PackFor::kForward)});
-  linear_pack(s, packed.data(), x.data(), side, side, dtype, PackFor::kForward);
-  const double seconds = seconds_of([&] { linear_forward(s, y.f32(), x.data(), packed.data(), nullptr, side, side, side, dtype); }, Of::kLeast);
-  return 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side) / seconds;
-}
-
-// Runs work at once and adds up what each class of kernels did and how long it took.
-class MeasuringStream final : public Stream {
- public:
-  explicit MeasuringStream(int threads) : pool_(threads) {}
-  Backend backend() const override { return Backend::kCpu; }
-  ThreadPool& pool() override { return pool_; }
-  void enqueue(const char*, const Cost& cost, std::function<void()> work) override {
-    const auto begin = Clock::now();
-    work();
-    Sum& sum = sums[static_cast<size_t>(cost.kernel_class)];
-    sum.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
-    sum.flops += cost.flops;
-    sum.bytes += cost.bytes;
-  }
-  struct Sum {
-    double seconds = 0, flops = 0, bytes = 0;
-  };
-  Sum& of(KernelClass c) { return sums[static_cast<size_t>(c)]; }
-  Sum sums[kKernelClasses];
-
- private:
-  ThreadPool pool_;
-};
-
-// One block in the mix of a training step: forward, recompute and backward, packed as for each.
-void run_block(MeasuringStream& s, const CalibrationOptions& o) {
-  ModelConfig config = o.model;
-  config.layers = 1;
-  config.attention.per_layer.clear();
-  config.attention.kind = o.model.attention.of_layer(0);
-  const Network network = make_wan_network(config);
-  const Layer& layer = *network.layers.front();
-  constexpr DType kType = DType::kBF16;
-  const int64_t rows = o.shape.rows(), context_rows = o.shape.batch * o.shape.context_rows;
-  const HostTensor weights = noise(kType, {layer.layout().elements}), x = noise(DType::kF32, {rows, config.dim});
-  const HostTensor context = noise(DType::kF32, {context_rows, config.dim}), modulation = noise(DType::kF32, {o.shape.batch * 6, config.dim});
-  HostTensor packed(DType::kU8, {layer.packed_bytes(kType, true)}), saved(DType::kU8, {layer.saved_bytes(o.shape, kType)});
-  HostTensor y(DType::kF32, {rows, config.dim}), dweights(DType::kF32, {layer.layout().elements});
-  HostTensor dcontext(DType::kF32, {context_rows, config.dim}), dmodulation(DType::kF32, {o.shape.batch * 6, config.dim});
-  const Conditioning conditioning{context.f32(), modulation.f32(), dcontext.f32(), dmodulation.f32()};
-  const auto pass = [&](Stream& stream, Workspace& workspace) {
-    const LayerCall call{stream, workspace, o.shape, kType, weights.data(), packed.data()};
-    layer.pack(stream, kType, false, weights.data(), packed.data());
-    layer.forward(call, conditioning, x.f32(), y.f32(), nullptr);
-    layer.pack(stream, kType, true, weights.data(), packed.data());
-    layer.forward(call, conditioning, x.f32(), y.f32(), saved.data());
-    layer.backward(call, conditioning, x.f32(), saved.data(), y.f32(), y.f32(), dweights.f32());
-  };
-  Workspace dry;
-  pass(make_sim_device({})->compute(), dry);
-  HostTensor memory(DType::kU8, {dry.high_water()});
-  Workspace workspace(memory.data(), memory.bytes());
-  pass(s, workspace);  // builds the products' code and touches the memory
-  std::fill(std::begin(s.sums), std::end(s.sums), MeasuringStream::Sum{});
-  const auto begin = Clock::now();
-  for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < 1.5; ++i) pass(s, workspace);
 }
 
 struct DiskRates {
@@ -198,23 +126,23 @@ double copy_rate(ThreadPool& pool, bool all_threads) {
   return kBytes / seconds;
 }
 
-// Products, attention, elementwise kernels and copies on the host's processor.
-void measure_processor(const CalibrationOptions& o, InlineStream& s, MachineConfig& c, const std::function<void(const char*)>& next) {
-  next("a block");
-  MeasuringStream block(o.threads);
-  run_block(block, o);
-  const auto per_second = [](double amount, const MeasuringStream::Sum& sum) { return sum.seconds > 0 ? amount / sum.seconds : 0; };
-  c.gemm_bf16 = per_second(block.of(KernelClass::kGemm).flops, block.of(KernelClass::kGemm));
-  c.attention = per_second(block.of(KernelClass::kAttention).flops, block.of(KernelClass::kAttention));
-  c.vector_bandwidth = per_second(block.of(KernelClass::kVector).bytes, block.of(KernelClass::kVector));
-  c.pack_bandwidth = per_second(block.of(KernelClass::kPack).bytes, block.of(KernelClass::kPack));
+void set_kernel_rates(MachineConfig& c, Device& device, const CalibrationOptions& o, int64_t square_bf16, int64_t square_fp32) {
+  const BlockRates block = measure_block(device, o.model, o.shape, 1.5);
+  c.gemm_bf16 = block.gemm;
+  c.attention = block.attention;
+  c.vector_bandwidth = block.vector_bytes;
+  c.pack_bandwidth = block.pack_bytes;
   // The peak that MFU refers to, and fp32 in the same proportion to its own square products.
-  next("products");
-  c.peak_flops = std::max(c.gemm_bf16, square_rate(s, 1536, DType::kBF16));
-  c.gemm_fp32 = square_rate(s, 1024, DType::kF32) * c.gemm_bf16 / c.peak_flops;
-  c.link_up = c.link_down = copy_rate(s.pool(), false);
+  c.peak_flops = std::max(c.gemm_bf16, measure_square_products(device, square_bf16, DType::kBF16));
+  c.gemm_fp32 = measure_square_products(device, square_fp32, DType::kF32) * c.gemm_bf16 / c.peak_flops;
+}
+
+// Kernels and copies on the host's processor.
+void measure_processor(const CalibrationOptions& o, ThreadPool& pool, MachineConfig& c) {
+  const auto device = make_cpu_device({.threads = o.threads, .trace = true});
+  set_kernel_rates(c, *device, o, 1536, 1024);
+  c.link_up = c.link_down = copy_rate(pool, false);
   c.link_both = 2 * c.link_up;
-  next("latency");
   c.launch_latency = handoff_seconds(o.threads);
 }
 
@@ -222,25 +150,18 @@ void measure_processor(const CalibrationOptions& o, InlineStream& s, MachineConf
 void measure_cuda(const CalibrationOptions& o, ThreadPool& pool, MachineConfig& c) {
   const CudaDeviceInfo info = cuda_device_info(-1);
   const auto device = make_cuda_device({.threads = o.threads, .trace = true});
-  OptimizerLoad load;
-  DeviceMeasurement m{.model = o.model, .shape = o.shape, .host_load = [&] { load.run(pool); }};
-  if (o.quick) m.square = 256, m.link_bytes = 1 << 20;
-  const DeviceRates r = measure_device(*device, m);
   c.name = info.name;
   c.device = "cuda";
   c.unified = false;
   c.device_memory = info.free;
-  c.gemm_bf16 = r.gemm_bf16;
-  c.gemm_fp32 = r.gemm_fp32;
-  c.attention = r.attention;
-  c.peak_flops = r.peak_flops;
-  c.vector_bandwidth = r.vector_bytes;
-  c.pack_bandwidth = r.pack_bytes;
-  c.link_up = r.link_up;
-  c.link_down = r.link_down;
-  c.link_both = r.link_both;
-  c.link_derating = r.link_derating;
-  c.launch_latency = r.launch_latency;
+  set_kernel_rates(c, *device, o, 8192, 2048);
+  OptimizerLoad load;
+  const LinkRates link = measure_link(*device, int64_t{256} << 20, [&] { load.run(pool); });
+  c.link_up = link.up;
+  c.link_down = link.down;
+  c.link_both = link.both;
+  c.link_derating = link.derating;
+  c.launch_latency = measure_launches(*device);
 }
 
 int64_t physical_memory() {
@@ -265,8 +186,8 @@ MachineConfig this_machine(int threads, Backend backend) {
     c.device_memory = device.free;
     return c;
   }
-  InlineStream s(threads);
-  c.peak_flops = square_rate(s, 1024, DType::kBF16);
+  const auto device = make_cpu_device({.threads = threads, .trace = true});
+  c.peak_flops = measure_square_products(*device, 1024, DType::kBF16);
   return c;
 }
 
@@ -288,19 +209,16 @@ MachineConfig calibrate(const CalibrationOptions& o, const StopToken& stop) {
   c.threads = o.threads;
   c.host_memory = c.device_memory = physical_memory();
   InlineStream s(o.threads);
-  Progress progress("calibrate", 6, "measurements");
+  Progress progress("calibrate", o.scratch_dir.empty() ? 3 : 4, "measurements");
   const auto next = [&](const char* what) {
     stop.throw_if_requested();
     progress.add(1, what);
   };
   next("memory");
   c.host_bandwidth = 2 * copy_rate(s.pool(), true);
-  if (o.backend == Backend::kCuda) {
-    next("the device");
-    measure_cuda(o, s.pool(), c);
-  } else {
-    measure_processor(o, s, c, next);
-  }
+  next("kernels");
+  if (o.backend == Backend::kCuda) measure_cuda(o, s.pool(), c);
+  else measure_processor(o, s.pool(), c);
   next("optimizer");
   c.optimizer_bandwidth = optimizer_rate(s.pool());
   if (!o.scratch_dir.empty()) {

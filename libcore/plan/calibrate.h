@@ -18,7 +18,6 @@ struct CalibrationOptions {
   BatchShape shape;
   std::string scratch_dir;  // where the disk is measured; empty: it is not
   Backend backend = Backend::kCpu;  // kCuda: of a program with CUDA
-  bool quick = false;               // on a GPU: sizes that tell nothing, to try the way
 };
 
 // Sizes of this machine and the rate of its matrix units, in a tenth of a second; every other rate is not known (0). With a

@@ -82,39 +82,39 @@ double shortest(const std::vector<TraceSpan>& spans) {
   return least;
 }
 
-// flop/s of square products, of which the fastest counts.
-double square_rate(Device& device, int64_t side, DType dtype) {
+}  // namespace
+
+double measure_square_products(Device& device, int64_t side, DType dtype) {
   Space space(device);
   const void* x = space.noise(dtype, side * side);
   auto* y = space.zeros<float>(side * side);
   auto* packed = space.zeros<std::byte>(linear_packed_bytes(side, side, dtype, PackFor::kForward));
   linear_pack(device.compute(), packed, x, side, side, dtype, PackFor::kForward);
   spans_of(device, StreamKind::kCompute);
-  for (int i = 0; i < 10; ++i) linear_forward(device.compute(), y, x, packed, nullptr, side, side, side, dtype);
+  for (int i = 0; i < 20; ++i) linear_forward(device.compute(), y, x, packed, nullptr, side, side, side, dtype);
   const auto n = static_cast<double>(side);
   return 2 * n * n * n / shortest(spans_of(device, StreamKind::kCompute));
 }
 
-// One block in the mix of a training step: forward, recompute and backward, packed as for each.
-void measure_block(Device& device, const DeviceMeasurement& m, DeviceRates& rates) {
-  ModelConfig config = m.model;
+BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double at_least) {
+  ModelConfig config = model;
   config.layers = 1;
   config.attention.per_layer.clear();
-  config.attention.kind = m.model.attention.of_layer(0);
+  config.attention.kind = model.attention.of_layer(0);
   const Network network = make_wan_network(config);
   const Layer& layer = *network.layers.front();
   constexpr DType kType = DType::kBF16;
-  const int64_t rows = m.shape.rows(), context_rows = m.shape.batch * m.shape.context_rows, elements = layer.layout().elements;
+  const int64_t rows = shape.rows(), context_rows = shape.batch * shape.context_rows, elements = layer.layout().elements;
   Space space(device);
   const void* weights = space.noise(kType, elements);
   auto* x = static_cast<float*>(space.noise(DType::kF32, rows * config.dim));
   auto *y = space.zeros<float>(rows * config.dim), *dweights = space.zeros<float>(elements);
-  auto *packed = space.zeros<std::byte>(layer.packed_bytes(kType, true)), *saved = space.zeros<std::byte>(layer.saved_bytes(m.shape, kType));
+  auto *packed = space.zeros<std::byte>(layer.packed_bytes(kType, true)), *saved = space.zeros<std::byte>(layer.saved_bytes(shape, kType));
   auto *context = static_cast<float*>(space.noise(DType::kF32, context_rows * config.dim)), *dcontext = space.zeros<float>(context_rows * config.dim);
-  auto *modulation = static_cast<float*>(space.noise(DType::kF32, m.shape.batch * 6 * config.dim)), *dmodulation = space.zeros<float>(m.shape.batch * 6 * config.dim);
+  auto *modulation = static_cast<float*>(space.noise(DType::kF32, shape.batch * 6 * config.dim)), *dmodulation = space.zeros<float>(shape.batch * 6 * config.dim);
   const Conditioning conditioning{context, modulation, dcontext, dmodulation};
   const auto pass = [&](Stream& stream, Workspace& workspace) {
-    const LayerCall call{stream, workspace, m.shape, kType, weights, packed};
+    const LayerCall call{stream, workspace, shape, kType, weights, packed};
     layer.pack(stream, kType, false, weights, packed);
     layer.forward(call, conditioning, x, y, nullptr);
     layer.pack(stream, kType, true, weights, packed);
@@ -128,8 +128,13 @@ void measure_block(Device& device, const DeviceMeasurement& m, DeviceRates& rate
   pass(stream, workspace);  // chooses the products' algorithms
   spans_of(device, StreamKind::kCompute);
   stream.costs.clear();
-  for (int i = 0; i < 3; ++i) pass(stream, workspace);
-  const auto spans = spans_of(device, StreamKind::kCompute);
+  std::vector<TraceSpan> spans;
+  const double begin = device.now();
+  for (int i = 0; i < 3 || device.now() - begin < at_least; ++i) {
+    pass(stream, workspace);
+    const auto more = spans_of(device, StreamKind::kCompute);
+    spans.insert(spans.end(), more.begin(), more.end());
+  }
   MS_CHECK(spans.size() == stream.costs.size(), "{} calls, {} of them traced", stream.costs.size(), spans.size());
   double seconds[kKernelClasses] = {}, flops[kKernelClasses] = {}, bytes[kKernelClasses] = {};
   for (size_t i = 0; i < spans.size(); ++i) {
@@ -142,39 +147,38 @@ void measure_block(Device& device, const DeviceMeasurement& m, DeviceRates& rate
     const auto k = static_cast<size_t>(c);
     return seconds[k] > 0 ? amount[k] / seconds[k] : 0;
   };
-  rates.gemm_bf16 = rate(flops, KernelClass::kGemm);
-  rates.attention = rate(flops, KernelClass::kAttention);
-  rates.vector_bytes = rate(bytes, KernelClass::kVector);
-  rates.pack_bytes = rate(bytes, KernelClass::kPack);
+  return {rate(flops, KernelClass::kGemm), rate(flops, KernelClass::kAttention), rate(bytes, KernelClass::kVector),
+          rate(bytes, KernelClass::kPack)};
 }
 
-void measure_link(Device& device, const DeviceMeasurement& m, DeviceRates& rates) {
+LinkRates measure_link(Device& device, int64_t size, const std::function<void()>& host_load) {
+  LinkRates rates;
   HostMemory memory(false);
   int64_t bytes_taken = 0;
-  void *from = memory.allocate(m.link_bytes, bytes_taken), *to = memory.allocate(m.link_bytes, bytes_taken);
+  void *from = memory.allocate(size, bytes_taken), *to = memory.allocate(size, bytes_taken);
   const PinnedMemory pinned(device, memory.spans());
   Space space(device);
-  auto *a = space.zeros<std::byte>(m.link_bytes), *b = space.zeros<std::byte>(m.link_bytes);
-  const auto up = [&] { device.copy(device.upload(), a, from, m.link_bytes, CopyKind::kUpload, "upload"); };
-  const auto down = [&] { device.copy(device.download(), to, b, m.link_bytes, CopyKind::kDownload, "download"); };
-  const auto bytes = static_cast<double>(m.link_bytes);
+  auto *a = space.zeros<std::byte>(size), *b = space.zeros<std::byte>(size);
+  const auto up = [&] { device.copy(device.upload(), a, from, size, CopyKind::kUpload, "upload"); };
+  const auto down = [&] { device.copy(device.download(), to, b, size, CopyKind::kDownload, "download"); };
+  const auto bytes = static_cast<double>(size);
   constexpr int kRepeats = 4;
   spans_of(device, StreamKind::kUpload);
   for (int i = 0; i < kRepeats; ++i) up();
-  rates.link_up = bytes / shortest(spans_of(device, StreamKind::kUpload));
+  rates.up = bytes / shortest(spans_of(device, StreamKind::kUpload));
   for (int i = 0; i < kRepeats; ++i) down();
-  rates.link_down = bytes / shortest(spans_of(device, StreamKind::kDownload));
+  rates.down = bytes / shortest(spans_of(device, StreamKind::kDownload));
   for (int i = 0; i < kRepeats; ++i) up(), down();
   device.synchronize();
   const std::vector<TraceSpan> all = device.take_trace();
   double begin = 1e30, end = 0;
   for (const TraceSpan& s : all) begin = std::min(begin, s.begin), end = std::max(end, s.end);
-  rates.link_both = 2 * kRepeats * bytes / (end - begin);
-  if (!m.host_load) return;
+  rates.both = 2 * kRepeats * bytes / (end - begin);
+  if (!host_load) return rates;
   std::atomic<bool> stop{false}, running{false};
   std::thread host([&] {
     while (!stop) {
-      m.host_load();
+      host_load();
       running = true;
     }
   });
@@ -185,17 +189,11 @@ void measure_link(Device& device, const DeviceMeasurement& m, DeviceRates& rates
   host.join();
   double seconds = 0;
   for (const TraceSpan& s : loaded) seconds += s.end - s.begin;
-  rates.link_derating = std::min(1.0, bytes * static_cast<double>(loaded.size()) / seconds / rates.link_up);
+  rates.derating = std::min(1.0, bytes * static_cast<double>(loaded.size()) / seconds / rates.up);
+  return rates;
 }
 
-}  // namespace
-
-DeviceRates measure_device(Device& device, const DeviceMeasurement& m) {
-  DeviceRates rates;
-  measure_block(device, m, rates);
-  rates.peak_flops = std::max(rates.gemm_bf16, square_rate(device, m.square, DType::kBF16));
-  rates.gemm_fp32 = square_rate(device, std::max<int64_t>(m.square / 4, 64), DType::kF32) * rates.gemm_bf16 / rates.peak_flops;
-  measure_link(device, m, rates);
+double measure_launches(Device& device) {
   Space space(device);
   auto* little = space.zeros<float>(64);
   device.synchronize();
@@ -203,8 +201,8 @@ DeviceRates measure_device(Device& device, const DeviceMeasurement& m) {
   const double begin = device.now();
   for (int i = 0; i < kLaunches; ++i) fill_zero(device.compute(), little, 256);
   device.synchronize();
-  rates.launch_latency = (device.now() - begin) / kLaunches;
-  return rates;
+  device.take_trace();
+  return (device.now() - begin) / kLaunches;
 }
 
 }  // namespace megaslide

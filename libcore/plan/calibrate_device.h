@@ -1,30 +1,34 @@
-// Rates of a device with memory of its own, from its own clock.
+// Rates of a device, from its own clock: of kernels, and of the link where its memory is its own.
 #pragma once
 #include <functional>
 
+#include "config/model_config.h"
 #include "device/device.h"
-#include "plan/calibrate.h"
+#include "model/layer.h"
 
 namespace megaslide {
 
-struct DeviceRates {
-  double gemm_bf16 = 0, gemm_fp32 = 0, attention = 0;  // flop/s in a block of the model
-  double peak_flops = 0;                               // of square products in bf16
-  double vector_bytes = 0, pack_bytes = 0;             // bytes/s
-  double link_up = 0, link_down = 0, link_both = 0;    // bytes/s: each way alone, both ways at once together
-  double link_derating = 1;                            // of an upload while host_load runs
-  double launch_latency = 0;                           // seconds a kernel, many in a row
-};
+// All of these take a device that traces, at rest.
 
-struct DeviceMeasurement {
-  ModelConfig model;
-  BatchShape shape;
-  int64_t square = 8192;                      // side of the square products
-  int64_t link_bytes = int64_t{256} << 20;    // of a copy
-  std::function<void()> host_load;            // streams the host's memory for a tenth of a second or so
+// What kernels reach inside a block of the model in the mix of a training step: forward, recompute and backward, packed as
+// for each, for at least `seconds`.
+struct BlockRates {
+  double gemm = 0, attention = 0;               // flop/s, in bf16
+  double vector_bytes = 0, pack_bytes = 0;      // bytes/s
 };
+BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double seconds);
 
-// `device` traces. Throws Error where its memory does not hold a block of the model at this size.
-DeviceRates measure_device(Device& device, const DeviceMeasurement& what);
+// flop/s of square products at their best: a peak.
+double measure_square_products(Device& device, int64_t side, DType dtype);
+
+struct LinkRates {
+  double up = 0, down = 0, both = 0;  // bytes/s: each way alone, both ways at once together
+  double derating = 1;                // of an upload while host_load runs
+};
+// By copies of so many bytes. host_load streams the host's memory for a tenth of a second or so.
+LinkRates measure_link(Device& device, int64_t bytes, const std::function<void()>& host_load);
+
+// Seconds a kernel, of many in a row that do nothing.
+double measure_launches(Device& device);
 
 }  // namespace megaslide

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "config/machine_config.h"
+#include "kernels/gemm/gemm_cuda.h"
+#include "plan/calibrate_device.h"
 #include "plan/planner.h"
 #include "tests/mock_cuda/mock_runtime.h"
 #include "tests/train/training_fixture.h"
@@ -120,6 +122,29 @@ TEST(CudaDevice, ResumedOnTheDeviceEqualsUninterrupted) {
   const std::string expected = on_cuda(w.run("whole", {kThreeSteps, kOne})).summary.state_hash;
   on_cuda(w.run("parts", {"train.max_train_steps=1", kOne}));
   EXPECT_EQ(on_cuda(w.run("parts", {kThreeSteps, kOne})).summary.state_hash, expected);
+}
+
+// What it measures means nothing here; that it measures all and leaves nothing behind does.
+TEST(CudaDevice, IsMeasuredByItsOwnClock) {
+  set_runtime_faults({.slow_copy_us = 1000});
+  {
+    const auto device = make_cuda_device({.threads = 1, .trace = true});
+    const BlockRates block = measure_block(*device, testing::small_model(), {1, 2, 4, 4, 8}, 0);
+    for (const double rate : {block.gemm, block.attention, block.vector_bytes, block.pack_bytes}) EXPECT_GT(rate, 0);
+    EXPECT_GT(measure_square_products(*device, 64, DType::kBF16), 0);
+    EXPECT_GT(measure_launches(*device), 0);
+    int loads = 0;
+    const LinkRates link = measure_link(*device, 1 << 20, [&] { ++loads; });
+    EXPECT_GT(loads, 0);
+    EXPECT_LE(link.up, (1 << 20) / 1e-3) << "slower than the delay of each copy";
+    EXPECT_LE(link.down, (1 << 20) / 1e-3);
+    EXPECT_GT(link.both, link.up) << "both ways run at once";
+    EXPECT_LE(link.derating, 1);
+    EXPECT_GT(link.derating, 0);
+    EXPECT_EQ(device->memory().in_use, static_cast<int64_t>(cuda::kGemmWorkspaceBytes));
+  }
+  EXPECT_EQ(runtime_counts().live, 0);
+  set_runtime_faults({});
 }
 
 }  // namespace
