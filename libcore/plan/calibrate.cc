@@ -126,21 +126,21 @@ double copy_rate(ThreadPool& pool, bool all_threads) {
   return kBytes / seconds;
 }
 
-void set_kernel_rates(MachineConfig& c, Device& device, const CalibrationOptions& o, int64_t square_bf16, int64_t square_fp32) {
+void set_kernel_rates(MachineConfig& c, Device& device, const CalibrationOptions& o, int64_t largest) {
   const BlockRates block = measure_block(device, o.model, o.shape, 1.5);
   c.gemm_bf16 = block.gemm;
   c.attention = block.attention;
   c.vector_bandwidth = block.vector_bytes;
   c.pack_bandwidth = block.pack_bytes;
   // The peak that MFU refers to, and fp32 in the same proportion to its own square products.
-  c.peak_flops = std::max(c.gemm_bf16, measure_square_products(device, square_bf16, DType::kBF16));
-  c.gemm_fp32 = measure_square_products(device, square_fp32, DType::kF32) * c.gemm_bf16 / c.peak_flops;
+  c.peak_flops = std::max(c.gemm_bf16, measure_square_products_up_to(device, largest, DType::kBF16));
+  c.gemm_fp32 = measure_square_products_up_to(device, largest, DType::kF32) * c.gemm_bf16 / c.peak_flops;
 }
 
 // Kernels and copies on the host's processor.
 void measure_processor(const CalibrationOptions& o, ThreadPool& pool, MachineConfig& c) {
   const auto device = make_cpu_device({.threads = o.threads, .trace = true});
-  set_kernel_rates(c, *device, o, 1536, 1024);
+  set_kernel_rates(c, *device, o, 2048);
   c.link_up = c.link_down = copy_rate(pool, false);
   c.link_both = 2 * c.link_up;
   c.launch_latency = handoff_seconds(o.threads);
@@ -154,9 +154,9 @@ void measure_cuda(const CalibrationOptions& o, ThreadPool& pool, MachineConfig& 
   c.device = "cuda";
   c.unified = false;
   c.device_memory = info.free;
-  set_kernel_rates(c, *device, o, 8192, 2048);
+  set_kernel_rates(c, *device, o, 8192);
   OptimizerLoad load;
-  const LinkRates link = measure_link(*device, int64_t{256} << 20, [&] { load.run(pool); });
+  const LinkRates link = measure_link(*device, [&] { load.run(pool); });
   c.link_up = link.up;
   c.link_down = link.down;
   c.link_both = link.both;

@@ -82,6 +82,51 @@ double shortest(const std::vector<TraceSpan>& spans) {
   return least;
 }
 
+// Seconds of one call beyond which its beginning and end no longer count.
+constexpr double kLongEnough = 2e-3;
+
+LinkRates measure_copies(Device& device, int64_t size, const std::function<void()>& host_load) {
+  LinkRates rates;
+  HostMemory memory(false);
+  int64_t bytes_taken = 0;
+  void *from = memory.allocate(size, bytes_taken), *to = memory.allocate(size, bytes_taken);
+  const PinnedMemory pinned(device, memory.spans());
+  Space space(device);
+  auto *a = space.zeros<std::byte>(size), *b = space.zeros<std::byte>(size);
+  const auto up = [&] { device.copy(device.upload(), a, from, size, CopyKind::kUpload, "upload"); };
+  const auto down = [&] { device.copy(device.download(), to, b, size, CopyKind::kDownload, "download"); };
+  const auto bytes = static_cast<double>(size);
+  constexpr int kRepeats = 4;
+  spans_of(device, StreamKind::kUpload);
+  for (int i = 0; i < kRepeats; ++i) up();
+  rates.up = bytes / shortest(spans_of(device, StreamKind::kUpload));
+  for (int i = 0; i < kRepeats; ++i) down();
+  rates.down = bytes / shortest(spans_of(device, StreamKind::kDownload));
+  for (int i = 0; i < kRepeats; ++i) up(), down();
+  device.synchronize();
+  const std::vector<TraceSpan> all = device.take_trace();
+  double begin = 1e30, end = 0;
+  for (const TraceSpan& s : all) begin = std::min(begin, s.begin), end = std::max(end, s.end);
+  rates.both = 2 * kRepeats * bytes / (end - begin);
+  if (!host_load) return rates;
+  std::atomic<bool> stop{false}, running{false};
+  std::thread host([&] {
+    while (!stop) {
+      host_load();
+      running = true;
+    }
+  });
+  while (!running) std::this_thread::yield();
+  for (int i = 0; i < kRepeats; ++i) up();
+  const auto loaded = spans_of(device, StreamKind::kUpload);
+  stop = true;
+  host.join();
+  double seconds = 0;
+  for (const TraceSpan& s : loaded) seconds += s.end - s.begin;
+  rates.derating = std::min(1.0, bytes * static_cast<double>(loaded.size()) / seconds / rates.up);
+  return rates;
+}
+
 }  // namespace
 
 double measure_square_products(Device& device, int64_t side, DType dtype) {
@@ -94,6 +139,15 @@ double measure_square_products(Device& device, int64_t side, DType dtype) {
   for (int i = 0; i < 20; ++i) linear_forward(device.compute(), y, x, packed, nullptr, side, side, side, dtype);
   const auto n = static_cast<double>(side);
   return 2 * n * n * n / shortest(spans_of(device, StreamKind::kCompute));
+}
+
+double measure_square_products_up_to(Device& device, int64_t most, DType dtype) {
+  double rate = 0;
+  for (int64_t side = std::min<int64_t>(256, most);; side *= 2) {
+    rate = std::max(rate, measure_square_products(device, side, dtype));
+    const auto n = static_cast<double>(side);
+    if (2 * side > most || 2 * n * n * n / rate >= kLongEnough) return rate;
+  }
 }
 
 BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double at_least) {
@@ -151,46 +205,11 @@ BlockRates measure_block(Device& device, const ModelConfig& model, const BatchSh
           rate(bytes, KernelClass::kPack)};
 }
 
-LinkRates measure_link(Device& device, int64_t size, const std::function<void()>& host_load) {
-  LinkRates rates;
-  HostMemory memory(false);
-  int64_t bytes_taken = 0;
-  void *from = memory.allocate(size, bytes_taken), *to = memory.allocate(size, bytes_taken);
-  const PinnedMemory pinned(device, memory.spans());
-  Space space(device);
-  auto *a = space.zeros<std::byte>(size), *b = space.zeros<std::byte>(size);
-  const auto up = [&] { device.copy(device.upload(), a, from, size, CopyKind::kUpload, "upload"); };
-  const auto down = [&] { device.copy(device.download(), to, b, size, CopyKind::kDownload, "download"); };
-  const auto bytes = static_cast<double>(size);
-  constexpr int kRepeats = 4;
-  spans_of(device, StreamKind::kUpload);
-  for (int i = 0; i < kRepeats; ++i) up();
-  rates.up = bytes / shortest(spans_of(device, StreamKind::kUpload));
-  for (int i = 0; i < kRepeats; ++i) down();
-  rates.down = bytes / shortest(spans_of(device, StreamKind::kDownload));
-  for (int i = 0; i < kRepeats; ++i) up(), down();
-  device.synchronize();
-  const std::vector<TraceSpan> all = device.take_trace();
-  double begin = 1e30, end = 0;
-  for (const TraceSpan& s : all) begin = std::min(begin, s.begin), end = std::max(end, s.end);
-  rates.both = 2 * kRepeats * bytes / (end - begin);
-  if (!host_load) return rates;
-  std::atomic<bool> stop{false}, running{false};
-  std::thread host([&] {
-    while (!stop) {
-      host_load();
-      running = true;
-    }
-  });
-  while (!running) std::this_thread::yield();
-  for (int i = 0; i < kRepeats; ++i) up();
-  const auto loaded = spans_of(device, StreamKind::kUpload);
-  stop = true;
-  host.join();
-  double seconds = 0;
-  for (const TraceSpan& s : loaded) seconds += s.end - s.begin;
-  rates.derating = std::min(1.0, bytes * static_cast<double>(loaded.size()) / seconds / rates.up);
-  return rates;
+LinkRates measure_link(Device& device, const std::function<void()>& host_load) {
+  for (int64_t size = int64_t{1} << 20;; size *= 2) {
+    const LinkRates rates = measure_copies(device, size, host_load);
+    if (size == int64_t{256} << 20 || static_cast<double>(size) / rates.up >= kLongEnough) return rates;
+  }
 }
 
 double measure_launches(Device& device) {

@@ -20,13 +20,15 @@ BlockRates measure_block(Device& device, const ModelConfig& model, const BatchSh
 
 // flop/s of square products at their best: a peak.
 double measure_square_products(Device& device, int64_t side, DType dtype);
+// Of growing ones, up to `most` or until one takes 2 ms.
+double measure_square_products_up_to(Device& device, int64_t most, DType dtype);
 
 struct LinkRates {
   double up = 0, down = 0, both = 0;  // bytes/s: each way alone, both ways at once together
   double derating = 1;                // of an upload while host_load runs
 };
-// By copies of so many bytes. host_load streams the host's memory for a tenth of a second or so.
-LinkRates measure_link(Device& device, int64_t bytes, const std::function<void()>& host_load);
+// By copies of up to 256 MiB, or so long that one takes 2 ms. host_load streams the host's memory for a tenth of a second or so.
+LinkRates measure_link(Device& device, const std::function<void()>& host_load);
 
 // Seconds a kernel, of many in a row that do nothing.
 double measure_launches(Device& device);

@@ -126,7 +126,7 @@ TEST(CudaDevice, ResumedOnTheDeviceEqualsUninterrupted) {
 
 // What it measures means nothing here; that it measures all and leaves nothing behind does.
 TEST(CudaDevice, IsMeasuredByItsOwnClock) {
-  set_runtime_faults({.slow_copy_us = 1000});
+  set_runtime_faults({.slow_copy_us = 3000});
   {
     const auto device = make_cuda_device({.threads = 1, .trace = true});
     const BlockRates block = measure_block(*device, testing::small_model(), {1, 2, 4, 4, 8}, 0);
@@ -134,10 +134,10 @@ TEST(CudaDevice, IsMeasuredByItsOwnClock) {
     EXPECT_GT(measure_square_products(*device, 64, DType::kBF16), 0);
     EXPECT_GT(measure_launches(*device), 0);
     int loads = 0;
-    const LinkRates link = measure_link(*device, 1 << 20, [&] { ++loads; });
+    const LinkRates link = measure_link(*device, [&] { ++loads; });
     EXPECT_GT(loads, 0);
-    EXPECT_LE(link.up, (1 << 20) / 1e-3) << "slower than the delay of each copy";
-    EXPECT_LE(link.down, (1 << 20) / 1e-3);
+    EXPECT_LE(link.up, (1 << 20) / 3e-3) << "slower than the delay of each copy";
+    EXPECT_LE(link.down, (1 << 20) / 3e-3);
     EXPECT_GT(link.both, link.up) << "both ways run at once";
     EXPECT_LE(link.derating, 1);
     EXPECT_GT(link.derating, 0);

@@ -8,7 +8,7 @@
 //   MEGASLIDE_MOCK_CUDA_FAIL=CALL:NAME            fail at call number CALL of the process: out_of_memory (the call itself fails
 //                                                 so), launch (the device breaks: the error sticks), refused (as out_of_memory,
 //                                                 but of cudaHostRegister alone: CALL counts only these)
-//   MEGASLIDE_MOCK_CUDA_SLOW=MICROSECONDS         every copy takes so much longer
+//   MEGASLIDE_MOCK_CUDA_SLOW=MICROSECONDS         copies of 1 MiB and more take so much longer
 //   MEGASLIDE_MOCK_CUDA_REPORT=FILE               at the end, counts as JSON
 #pragma once
 #include <cstdint>
@@ -38,7 +38,8 @@ struct RuntimeFaults {
   std::vector<int64_t> devices = {int64_t{8} << 30};
   int64_t fail_at = 0;  // 0: never; counted from set_runtime_faults()
   enum class Kind { kOutOfMemory, kLaunch, kRefused } kind = Kind::kOutOfMemory;
-  int slow_copy_us = 0;
+  int slow_copy_us = 0;          // of each copy of at least
+  size_t slow_copy_bytes = 0;
 };
 // Also heals the device.
 void set_runtime_faults(const RuntimeFaults& faults);

@@ -168,7 +168,7 @@ class Runtime {
       const std::string kind = std::strchr(text, ':') + 1;
       faults.kind = kind == "launch" ? RuntimeFaults::Kind::kLaunch : kind == "refused" ? RuntimeFaults::Kind::kRefused : RuntimeFaults::Kind::kOutOfMemory;
     }
-    if (const char* text = std::getenv("MEGASLIDE_MOCK_CUDA_SLOW")) faults.slow_copy_us = std::atoi(text);
+    if (const char* text = std::getenv("MEGASLIDE_MOCK_CUDA_SLOW")) faults.slow_copy_us = std::atoi(text), faults.slow_copy_bytes = size_t{1} << 20;
     if (const char* text = std::getenv("MEGASLIDE_MOCK_CUDA_REPORT")) report_ = text;
   }
   ~Runtime();
@@ -446,7 +446,8 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpy
   s->push([dst, src, bytes] {
     if (runtime().sticky != cudaSuccess) return;
     std::memcpy(dst, src, bytes);
-    if (const int us = runtime().faults.slow_copy_us) std::this_thread::sleep_for(std::chrono::microseconds(us));
+    const auto& faults = runtime().faults;
+    if (const int us = faults.slow_copy_us; us && bytes >= faults.slow_copy_bytes) std::this_thread::sleep_for(std::chrono::microseconds(us));
   });
   return cudaSuccess;
 }
