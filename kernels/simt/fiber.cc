@@ -58,6 +58,10 @@ Fiber::~Fiber() {
 #ifdef __SANITIZE_THREAD__
   if (mapping_ != nullptr && thread_ != nullptr) __tsan_destroy_fiber(thread_);
 #endif
+#ifdef __SANITIZE_ADDRESS__
+  // Or what is mapped there next would inherit the red zones.
+  if (mapping_ != nullptr) __asan_unpoison_memory_region(bottom_, bytes_);
+#endif
   if (mapping_ != nullptr) munmap(mapping_, kGuardBytes + kStackBytes);
 #ifndef __x86_64__
   delete static_cast<ucontext_t*>(stack_pointer_);
