@@ -23,7 +23,7 @@ namespace {
 
 // What a run adds to the program as it stands at its start: stacks, scratch and allocator slack, and the code that oneDNN
 // generates where it multiplies. Both as measured on runs of the tiny preset.
-constexpr int64_t kRuntimeBytes = int64_t{9} << 20, kGeneratedCodeBytes = int64_t{8} << 20;
+constexpr int64_t kRuntimeBytes = int64_t{5} << 20, kGeneratedCodeBytes = int64_t{8} << 20;
 // Attention to moved windows: places, weights and gathered keys of a tile, in each thread.
 constexpr int64_t kWindowScratchBytes = int64_t{2} << 20;
 
