@@ -18,8 +18,6 @@ constexpr size_t kListedExtras = 12;  // of tensors that should not be there: a 
 
 std::string block_prefix(int64_t layer) { return fmt::format("encoder.block.{}.", layer); }
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
-
 std::map<std::string, Shape> expected_tensors(const Umt5Config& c, const Module& block, const std::string& embeddings) {
   std::map<std::string, Shape> all{{embeddings, {c.vocab_size, c.width}}, {kFinalNorm, {c.width}}};
   for (int64_t l = 0; l < c.layers; ++l)
@@ -37,7 +35,7 @@ void check_tensors(const SafetensorsSource& source, const std::map<std::string, 
     }
     const TensorInfo& t = found->second.info;
     if (t.shape != shape) problems.push_back(fmt::format("{} is {}, expected {}", name, to_string(t.shape), to_string(shape)));
-    if (!is_float(t.dtype)) problems.push_back(fmt::format("{} is {}, expected F32, F16 or BF16", name, dtype_name(t.dtype)));
+    if (!is_weight_dtype(t.dtype)) problems.push_back(fmt::format("{} is {}, expected F32, F16 or BF16", name, dtype_name(t.dtype)));
   }
   size_t extras = 0;
   for (const auto& [name, entry] : source.tensors()) {

@@ -9,8 +9,6 @@ namespace megaslide {
 namespace {
 using Kind = WanVaeStep::Kind;
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
-
 class Loader {
  public:
   Loader(Stream& stream, const SafetensorsSource& source, DType dtype)
@@ -123,7 +121,7 @@ void check_wan_vae_tensors(const SafetensorsSource& source, const WanVaeConfig& 
     const TensorInfo& info = i->second.info;
     if (info.shape != shape)
       findings.push_back(fmt::format("{}: {}, the config says {}", name, to_string(info.shape), to_string(shape)));
-    if (!is_float(info.dtype))
+    if (!is_weight_dtype(info.dtype))
       findings.push_back(fmt::format("{}: {}, not F32, F16 or BF16", name, dtype_name(info.dtype)));
   }
   for (const auto& [name, entry] : source.tensors())

@@ -14,6 +14,9 @@ namespace megaslide {
 
 using Shape = std::vector<int64_t>;
 
+// The element types that published networks come in.
+inline bool is_weight_dtype(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+
 inline int64_t element_count(const Shape& s) {
   int64_t n = 1;
   for (int64_t d : s) n *= d;

@@ -21,13 +21,14 @@ BEGIN {
   allow["device"]    = "base tensor config kernels"
   allow["stream"]    = "base tensor config io kernels device model/layer.h model/init_model.h"
   allow["model"]     = "base text tensor config io kernels"
+  allow["vision"]    = "base text tensor config io kernels"
   allow["attention_check"] = "base tensor config io kernels"
   allow["diffusion"] = "base tensor config io kernels device stream model"
   allow["data"]      = allow["diffusion"] " diffusion"
   allow["train"]     = allow["data"] " data"
   allow["plan"]      = allow["train"] " train"
-  allow["eval"]      = allow["train"] " plan"
-  allow["tools"]     = "base tensor config io kernels device stream model attention_check diffusion data train plan eval"
+  allow["eval"]      = allow["train"] " plan vision"
+  allow["tools"]     = "base tensor config io kernels device stream model attention_check diffusion data train plan eval vision"
 
   # third-party header (pattern): where it may appear (pattern of paths)
   third["^CLI/"]                                   = "^tools/"
