@@ -148,6 +148,23 @@ class BlockSums {
   unsigned turn_ = 0;
 };
 
+// Of this block's row of x: its quads, and the sum of their squares over the row.
+template <int K>
+struct RowQuads {
+  Quad v[K];
+  float square = 0;
+  template <class T>
+  __device__ __forceinline__ RowQuads(BlockSums& block, const T* row, int width, bool aligned) {
+    MS_UNROLL
+    for (int k = 0; k < K; ++k) {
+      v[k] = load_quad(row + quad_column(k), width - quad_column(k), aligned);
+      MS_UNROLL
+      for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
+    }
+    square = block.of(square);
+  }
+};
+
 // A row on its way to shared memory while the block works on the one before it. A thread fetches its own quads and alone
 // reads them, so it takes no barrier: only cp_async_commit and cp_async_wait of the caller's.
 template <int K, class T>

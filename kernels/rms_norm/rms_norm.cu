@@ -14,22 +14,15 @@ __global__ void __launch_bounds__(ForwardRows::kThreads) rms_norm_forward_kernel
                                                                                  bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
-  Quad v[K];
-  float square = 0;
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    v[k] = load_quad(x + at + quad_column(k), width - quad_column(k), aligned);
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
-  }
-  const float rstd = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
+  RowQuads<K> row(block, x + at, width, aligned);
+  const float rstd = 1 / sqrtf(row.square / static_cast<float>(width) + eps);
   MS_UNROLL
   for (int k = 0; k < K; ++k) {
     const int c = quad_column(k), left = width - c;
     const Quad g = load_quad(w + c, left, aligned);
     MS_UNROLL
-    for (int i = 0; i < 4; ++i) v[k].v[i] = g.v[i] * (v[k].v[i] * rstd);
-    store_quad(y + at + c, v[k], left, aligned);
+    for (int i = 0; i < 4; ++i) row.v[k].v[i] = g.v[i] * (row.v[k].v[i] * rstd);
+    store_quad(y + at + c, row.v[k], left, aligned);
   }
 }
 

@@ -57,15 +57,8 @@ __global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel
                                                                                  int width, float eps, bool aligned) {
   BlockSums block(prim::dynamic_shared<float>());
   const int64_t at = int64_t{blockIdx.x} * width;
-  Quad v[K];
-  float square = 0;
-  MS_UNROLL
-  for (int k = 0; k < K; ++k) {
-    v[k] = load_quad(x + at + quad_column(k), width - quad_column(k), aligned);
-    MS_UNROLL
-    for (int i = 0; i < 4; ++i) square = fmaf(v[k].v[i], v[k].v[i], square);
-  }
-  const float scale = 1 / sqrtf(block.of(square) / static_cast<float>(width) + eps);
+  RowQuads<K> row(block, x + at, width, aligned);
+  const float scale = 1 / sqrtf(row.square / static_cast<float>(width) + eps);
   if (rstd != nullptr && threadIdx.x == 0) rstd[blockIdx.x] = scale;
   const TokenAngles angles(turns, blockIdx.x);
   int channel = quad_column(0) % turns.head_dim;
@@ -74,10 +67,10 @@ __global__ void __launch_bounds__(ForwardRows::kThreads) rms_rope_forward_kernel
     const int c = quad_column(k), left = width - c;
     const Quad g = load_quad(gain + c, left, aligned);
     MS_UNROLL
-    for (int i = 0; i < 4; ++i) v[k].v[i] = v[k].v[i] * scale * g.v[i];
-    if (turns.table != nullptr && left > 0) turn(v[k], turns, angles, channel, false);
+    for (int i = 0; i < 4; ++i) row.v[k].v[i] = row.v[k].v[i] * scale * g.v[i];
+    if (turns.table != nullptr && left > 0) turn(row.v[k], turns, angles, channel, false);
     channel = next_channel(turns, channel);
-    store_quad(y + at + c, v[k], left, aligned);
+    store_quad(y + at + c, row.v[k], left, aligned);
   }
 }
 

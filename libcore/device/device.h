@@ -175,6 +175,8 @@ struct CudaDeviceOptions {
 };
 // Only in programs with CUDA. Throws Error where no device can be used.
 MS_OPTIONAL std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
+// The device of this backend, kCpu or kCuda, with what the options say of both: a GPU has a link of its own.
+std::unique_ptr<Device> make_device(Backend backend, const CpuDeviceOptions& options);
 struct CudaDeviceInfo {
   std::string name;
   int64_t memory = 0, free = 0;  // bytes

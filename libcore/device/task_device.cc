@@ -339,4 +339,10 @@ void TaskDevice::stalled() {
   throw error;
 }
 
+std::unique_ptr<Device> make_device(Backend backend, const CpuDeviceOptions& o) {
+  if (backend != Backend::kCuda) return make_cpu_device(o);
+  MS_CHECK(make_cuda_device != nullptr, "a program without CUDA");
+  return make_cuda_device({.threads = o.threads, .async = o.async, .budget = o.budget, .trace = o.trace, .jitter = o.jitter, .stall_timeout = o.stall_timeout});
+}
+
 }  // namespace megaslide

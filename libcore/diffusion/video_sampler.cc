@@ -126,8 +126,7 @@ struct VideoSampler::Impl {
 
   Impl(const ModelDirectory& model, const VideoSamplerOptions& o)
       : config(model.config()), options(o),
-        device(o.backend == Backend::kCuda ? make_cuda_device({.threads = o.threads, .stall_timeout = kStallSeconds})
-                                           : make_cpu_device({.threads = o.threads, .stall_timeout = kStallSeconds})) {
+        device(make_device(o.backend, {.threads = o.threads, .stall_timeout = kStallSeconds})) {
     const std::vector<ModelDirectory> networks = networks_of(model, o.parts);
     const bool from_disk = read_from_disk(networks, o);
     ThreadPool pool(o.threads);

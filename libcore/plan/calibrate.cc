@@ -17,7 +17,6 @@
 #include "io/block_file.h"
 #include "kernels/adamw/adamw.h"
 #include "plan/calibrate_device.h"
-#include "tensor/tensor.h"
 
 namespace megaslide {
 namespace {
@@ -38,14 +37,6 @@ double seconds_of(const std::function<void()>& work) {
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   return *middle;
-}
-
-HostTensor noise(DType dtype, Shape shape) {
-  HostTensor t(dtype, std::move(shape));
-  std::vector<float> x(static_cast<size_t>(t.elements()));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u) % 2001) * 1e-3f - 1;
-  convert_from_f32(t.data(), dtype, x.data(), t.elements());
-  return t;
 }
 
 struct DiskRates {
@@ -92,7 +83,7 @@ class OptimizerLoad {
  private:
   static constexpr int64_t kElements = 16 << 20;
   HostTensor w_{DType::kBF16, {kElements}}, r_{DType::kI16, {kElements}}, m_{DType::kF32, {kElements}}, v_{DType::kF32, {kElements}};
-  const HostTensor g_ = noise(DType::kBF16, {kElements});
+  const HostTensor g_ = calibration_noise(DType::kBF16, kElements);
   AdamWState state_;
   AdamWStep step_;
 };

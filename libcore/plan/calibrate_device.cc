@@ -9,9 +9,17 @@
 #include "kernels/memory/memory.h"
 #include "model/wan.h"
 #include "stream/host_memory.h"
-#include "tensor/tensor.h"
 
 namespace megaslide {
+
+HostTensor calibration_noise(DType dtype, int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u) % 2001) * 1e-3f - 1;
+  HostTensor t(dtype, {n});
+  convert_from_f32(t.data(), dtype, x.data(), n);
+  return t;
+}
+
 namespace {
 
 // Passes calls on to a stream of the device and keeps what each costs, in order.
@@ -49,13 +57,8 @@ class Space {
     fill_zero(device_.compute(), p, n * static_cast<int64_t>(sizeof(T)));
     return static_cast<T*>(p);
   }
-  // Values between -1 and 1: a device computes zeros faster, since they cost it less power.
   void* noise(DType dtype, int64_t n) {
-    constexpr int64_t kPeriod = 1 << 16;
-    std::vector<float> x(static_cast<size_t>(std::min(n, kPeriod)));
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u) % 2001) * 1e-3f - 1;
-    HostTensor piece(dtype, {static_cast<int64_t>(x.size())});
-    convert_from_f32(piece.data(), dtype, x.data(), static_cast<int64_t>(x.size()));
+    const HostTensor piece = calibration_noise(dtype, std::min<int64_t>(n, 1 << 16));
     auto* p = zeros<std::byte>(n * dtype_bytes(dtype));
     const int64_t bytes = n * dtype_bytes(dtype);
     device_.wait(device_.upload(), device_.record(device_.compute()));

@@ -5,8 +5,12 @@
 #include "config/model_config.h"
 #include "device/device.h"
 #include "model/layer.h"
+#include "tensor/tensor.h"
 
 namespace megaslide {
+
+// n values between -1 and 1: a device computes zeros faster, since they cost it less power.
+HostTensor calibration_noise(DType dtype, int64_t n);
 
 // All of these take a device that traces, at rest.
 

@@ -90,8 +90,7 @@ double probe(const ModelDirectory& model, const std::string& batch_path, const s
   HostStore store(network, {compute_dtype, training, MasterCodec::kFp32, DType::kF32, false});
   ThreadPool pool(threads);
   load_state(store, model, pool, false);
-  const auto device = backend == Backend::kCuda ? make_cuda_device({.threads = threads})
-                                                : make_cpu_device({.threads = threads, .link = LinkKind::kEmulated});
+  const auto device = make_device(backend, {.threads = threads, .link = LinkKind::kEmulated});
   PipelineOptions options;
   options.compute_dtype = compute_dtype;
   options.training = training;

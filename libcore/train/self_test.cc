@@ -102,9 +102,7 @@ class Runner {
 
   // Steps (from, to] on `store`; returns the state after them.
   RunState steps(const Variant& v, HostStore& store, int64_t from, int64_t to) const {
-    const auto device = options_.backend == Backend::kCuda
-                            ? make_cuda_device({.threads = v.threads, .async = v.async, .jitter = v.jitter})
-                            : make_cpu_device({.threads = v.threads, .async = v.async, .link = v.link, .jitter = v.jitter});
+    const auto device = make_device(options_.backend, {.threads = v.threads, .async = v.async, .link = v.link, .jitter = v.jitter});
     PipelineOptions pipeline;
     pipeline.slots = v.slots;
     pipeline.shapes = {random_batch(options_.model, 1, 0).shape};

@@ -98,16 +98,6 @@ CpuDeviceOptions cpu_device_options(const RunConfig& run, int threads, bool trac
   return o;
 }
 
-CudaDeviceOptions cuda_device_options(const RunConfig& run, int threads, bool trace) {
-  CudaDeviceOptions o;
-  o.threads = threads;
-  o.async = run.stream.async;
-  o.budget = run.stream.device_budget;
-  o.trace = trace;
-  o.stall_timeout = run.train.stall_timeout;
-  return o;
-}
-
 SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& machine, bool trace) {
   SimDeviceOptions o;
   o.target = machine.device == "cuda" ? Backend::kCuda : Backend::kCpu;

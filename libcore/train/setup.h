@@ -13,7 +13,6 @@ OptimizerOptions optimizer_options(const RunConfig& run);
 // `shapes`: those of the data. `sampling`: those of sampling_shapes().
 PipelineOptions pipeline_options(const RunConfig& run, const ModelConfig& model, std::vector<BatchShape> shapes, std::vector<BatchShape> sampling, int max_microbatches);
 CpuDeviceOptions cpu_device_options(const RunConfig& run, int threads, bool trace);
-CudaDeviceOptions cuda_device_options(const RunConfig& run, int threads, bool trace);
 SimDeviceOptions sim_device_options(const RunConfig& run, const MachineConfig& machine, bool trace);
 
 // Host memory of the inputs of `microbatches` microbatches of the largest shape, twice: one set in use, one prepared.

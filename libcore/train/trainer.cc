@@ -86,7 +86,7 @@ class Trainer {
         texts_(encode_sample_prompts(run, parts_, options.threads)), checkpoints_(run.output.output_dir),
         network_(make_wan_network(config_)), data_(open_training_data(run, config_, parts_)),
         store_(network_, host_store_options(run, false)),
-        device_(make_device()), pool_(options.threads) {
+        device_(device_of_run()), pool_(options.threads) {
     for (const auto& line : data_->summary()) log_info("{}", line);
     if (store_.tier()) log_info("{}", store_.tier()->describe());
     run_.train.max_train_steps = data_->last_step();
@@ -136,15 +136,10 @@ class Trainer {
   }
 
  private:
-  std::unique_ptr<Device> make_device() const {
-    if (options_.backend == Backend::kCuda) {
-      CudaDeviceOptions o = cuda_device_options(run_, options_.threads, !options_.trace_path.empty());
-      o.jitter = options_.jitter;
-      return make_cuda_device(o);
-    }
+  std::unique_ptr<Device> device_of_run() const {
     CpuDeviceOptions o = cpu_device_options(run_, options_.threads, !options_.trace_path.empty());
     o.jitter = options_.jitter;
-    return make_cpu_device(o);
+    return make_device(options_.backend, o);
   }
 
   // What must be equal where a run is resumed. A schedule that ends at the last step depends on how many steps there are.

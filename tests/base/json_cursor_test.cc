@@ -2,19 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include "tests/support/error_text.h"
 
 namespace megaslide {
 namespace {
 
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing_support::error_of;
 
 std::string parse(std::string_view text) {
   return error_of([&] {

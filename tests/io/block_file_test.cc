@@ -20,11 +20,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
+using testing_support::error_of;
 using testing_support::TemporaryFolder;
 namespace fs = std::filesystem;
 
@@ -62,14 +64,6 @@ Area read(BlockFile& f, int extent) {
 }
 Area filled(int extent, int seed) { return Area(kExtents[static_cast<size_t>(extent)].bytes, seed); }
 
-std::string error_of(auto&& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 std::string log_of(auto&& work) {
   std::string log;
   const LogSink before = set_log_sink([&](LogLevel, const std::string& text) { log += text + "\n"; });

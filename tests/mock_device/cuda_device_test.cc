@@ -3,11 +3,10 @@
 
 #include <numeric>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "device/device.h"
 #include "stream/host_memory.h"
 #include "tests/mock_cuda/mock_runtime.h"
+#include "tests/support/error_text.h"
 
 namespace megaslide {
 namespace {
@@ -15,15 +14,7 @@ namespace {
 using mock_cuda::runtime_counts;
 using mock_cuda::RuntimeFaults;
 using mock_cuda::set_runtime_faults;
-
-std::string error_of(auto&& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing_support::error_of;
 
 TEST(CudaDevice, TheLargestIsTakenAndWhatIsMissingIsNamed) {
   CudaDeviceOptions o;

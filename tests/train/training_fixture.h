@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/support/temporary_folder.h"
+#include "tests/support/error_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "config/load.h"
@@ -96,14 +97,7 @@ inline std::string log_of(auto&& work) {
   return log;
 }
 
-inline std::string error_of(auto&& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
+using testing_support::error_of;
 
 inline TrainSummary train(const RunConfig& run, int threads = 2) {
   TrainerOptions o;

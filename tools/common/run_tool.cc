@@ -75,7 +75,7 @@ void finish_flags(const ToolInfo& info, const CLI::App& app, CommonFlags& f, con
   f.threads = f.threads_given ? static_cast<int>(threads) : available_threads();
   if (given(kSeedFlag, "--seed")) f.seed = seed;
   if (f.quiet && f.verbose) throw usage_error("-q and -v contradict each other", "give one of them");
-  if (f.device == "cuda" && make_cuda_device == nullptr)
+  if (f.backend() == Backend::kCuda && make_cuda_device == nullptr)
     throw usage_error("--device cuda: this program was built without CUDA",
                       "use --device cpu, or build with CUDA: cmake --preset release -DMEGASLIDE_CUDA=ON where nvcc is installed");
 }

@@ -4,11 +4,6 @@
 
 namespace megaslide::cuda {
 
-CallCounts& call_counts() {
-  static CallCounts counts;
-  return counts;
-}
-
 void check(cudaError_t status, const char* call, std::string_view about) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // or the next call would report it again, as its own

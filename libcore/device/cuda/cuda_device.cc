@@ -15,7 +15,6 @@
 namespace megaslide {
 namespace {
 
-using cuda::call_counts;
 using cuda::check;
 
 // Left to the driver and to what else draws on the device, of what is free.
@@ -48,11 +47,10 @@ class LockedMemory {
       ++it->second.users;
       return;
     }
-    Range range{bytes, 1, true};
-    for (int64_t at = 0; at < bytes && range.locked; at += kRegistration)
-      range.locked = lock_piece(static_cast<std::byte*>(memory) + at, std::min(kRegistration, bytes - at));
-    if (!range.locked) unlock(memory, range.bytes);
-    ranges_.emplace(address(memory), range);
+    int64_t locked = 0;
+    while (locked < bytes && lock_piece(static_cast<std::byte*>(memory) + locked, std::min(kRegistration, bytes - locked))) locked += kRegistration;
+    if (locked < bytes) unlock(memory, locked);
+    ranges_.emplace(address(memory), Range{bytes, 1, locked >= bytes});
   }
   void remove(void* memory) {
     std::lock_guard lock(mutex_);
@@ -79,11 +77,7 @@ class LockedMemory {
 
   bool lock_piece(void* memory, int64_t bytes) {
     const cudaError_t status = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterPortable);
-    if (status == cudaSuccess) {
-      ++call_counts().registrations;
-      pieces_[address(memory)] = bytes;
-      return true;
-    }
+    if (status == cudaSuccess) return true;
     cudaGetLastError();
     if (!told_) {
       told_ = true;
@@ -96,14 +90,11 @@ class LockedMemory {
     return false;
   }
   void unlock(void* memory, int64_t bytes) {
-    for (auto it = pieces_.lower_bound(address(memory)); it != pieces_.end() && it->first < address(memory) + static_cast<uintptr_t>(bytes);
-         it = pieces_.erase(it))
-      cudaHostUnregister(reinterpret_cast<void*>(it->first));
+    for (int64_t at = 0; at < bytes; at += kRegistration) cudaHostUnregister(static_cast<std::byte*>(memory) + at);
   }
 
   std::mutex mutex_;
   std::map<uintptr_t, Range> ranges_;
-  std::map<uintptr_t, int64_t> pieces_;  // registrations
   bool told_ = false;
 };
 
@@ -118,7 +109,6 @@ class DeviceMemory {
     bytes_ = bytes_ / Arena::kAlignment * Arena::kAlignment;
     check(cudaMalloc(&base_, static_cast<size_t>(bytes_)), "cudaMalloc",
           fmt::format("an arena of {} bytes, of {} that are free on device {}", bytes_, free, device));
-    ++call_counts().allocations;
   }
   ~DeviceMemory() { cudaFree(base_); }
   DeviceMemory(const DeviceMemory&) = delete;
@@ -175,7 +165,6 @@ class CudaDevice final : public TaskDevice {
       const void* host = kind == CopyKind::kUpload ? src : dst;
       if (kind == CopyKind::kWithinDevice || locked_.holds(host, bytes)) {
         check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), direction(kind), native), "cudaMemcpyAsync", name);
-        ++call_counts().copies;
       } else if (kind == CopyKind::kUpload) {
         ring_of(s).upload(dst, src, bytes);
       } else {

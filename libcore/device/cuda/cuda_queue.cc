@@ -10,7 +10,7 @@ CudaQueue::DriverStream::DriverStream(int device) {
 }
 
 CudaQueue::CudaQueue(int device, std::shared_ptr<EventPool> events, bool trace, const TimeOrigin& origin)
-    : device_(device), events_(std::move(events)), stream_(device), ring_(*events_, stream_.native), trace_(trace), origin_(origin) {}
+    : device_(device), events_(std::move(events)), stream_(device), trace_(trace), origin_(origin) {}
 
 std::shared_ptr<NativeEvent> CudaQueue::record() {
   use_device(device_);

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "device/cuda/events.h"
@@ -29,7 +30,8 @@ class CudaQueue final : public NativeQueue {
   void take_times(StreamKind kind, StreamTimes& times) override;
   void take_trace(StreamKind kind, std::vector<TraceSpan>& spans) override;
 
-  StagingRing& ring() { return ring_; }
+  // Made when first asked for: a queue whose copies are all of locked memory needs none. From the stream's thread.
+  StagingRing& ring() { return ring_ ? *ring_ : ring_.emplace(*events_, stream_.native); }
 
  private:
   struct Busy {
@@ -47,7 +49,6 @@ class CudaQueue final : public NativeQueue {
 
   int device_;
   std::shared_ptr<EventPool> events_;
-  // Goes last, also where the ring cannot be had.
   struct DriverStream {
     explicit DriverStream(int device);
     ~DriverStream() { cudaStreamDestroy(native); }
@@ -55,7 +56,7 @@ class CudaQueue final : public NativeQueue {
     DriverStream& operator=(const DriverStream&) = delete;
     cudaStream_t native = nullptr;
   } stream_;
-  StagingRing ring_;
+  std::optional<StagingRing> ring_;
   const bool trace_;
   const TimeOrigin& origin_;
   std::mutex mutex_;
