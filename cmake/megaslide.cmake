@@ -64,6 +64,15 @@ function(ms_kernel)
   endif()
 endfunction()
 
+# ms_link_cuda(NAME): the program with the CUDA kernels and the cuda device, in a build that has them.
+function(ms_link_cuda NAME)
+  get_target_property(OBJECTS cuda_objects MS_OBJECTS)
+  set_source_files_properties(${OBJECTS} PROPERTIES GENERATED ON EXTERNAL_OBJECT ON)
+  target_sources(${NAME} PRIVATE ${OBJECTS} $<TARGET_OBJECTS:ms_cuda_host>)
+  add_dependencies(${NAME} cuda_objects)
+  target_link_libraries(${NAME} PRIVATE ms_cuda)
+endfunction()
+
 # ms_tool(NAME [CUDA] DEPS target...): the program NAME from NAME.cc ('-' becomes '_'). CUDA: with the cuda device, in a
 # build that has it.
 function(ms_tool NAME)
@@ -74,11 +83,7 @@ function(ms_tool NAME)
   target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O0>)
   target_link_libraries(${NAME} PRIVATE ms_tool_common ${ARG_DEPS})
   if(ARG_CUDA AND MEGASLIDE_CUDA)
-    get_target_property(OBJECTS cuda_objects MS_OBJECTS)
-    set_source_files_properties(${OBJECTS} PROPERTIES GENERATED ON EXTERNAL_OBJECT ON)
-    target_sources(${NAME} PRIVATE ${OBJECTS} $<TARGET_OBJECTS:ms_cuda_host>)
-    add_dependencies(${NAME} cuda_objects)
-    target_link_libraries(${NAME} PRIVATE ms_cuda)
+    ms_link_cuda(${NAME})
   endif()
   set_target_properties(${NAME} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megaslide")
   install(TARGETS ${NAME} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -55,10 +55,15 @@ need_packages() {
   remedy: see apt's message above; on Ubuntu the 'universe' component must be enabled"
 }
 
-# configure_and_build PRESET TESTS(ON|OFF) [TARGET...]: configures build/PRESET and builds all of it, or the targets.
+# configure_and_build PRESET TESTS(ON|OFF) [-DOPTION... --] [TARGET...]: configures build/PRESET and builds all of it, or the
+# targets.
 configure_and_build() {
-  local preset=$1 tests=$2 log
+  local preset=$1 tests=$2 log options=()
   shift 2
+  if [[ ${1:-} == -D* ]]; then
+    while [[ $1 != -- ]]; do options+=("$1"); shift; done
+    shift
+  fi
   # ccache wants a writable home for its cache.
   if [[ -z ${CCACHE_DIR:-} ]] && ! { [[ -w ${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache} ]] ||
     mkdir -p "${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}" 2>/dev/null; }; then
@@ -73,7 +78,7 @@ configure_and_build() {
   mkdir -p "$ROOT/build" || fail "cannot write to $ROOT/build"
   log=$ROOT/build/$preset-configure.log
   say "Configuring $preset"
-  if ! (cd "$ROOT" && cmake --preset "$preset" -DMEGASLIDE_TESTS="$tests" >"$log" 2>&1); then
+  if ! (cd "$ROOT" && cmake --preset "$preset" -DMEGASLIDE_TESTS="$tests" "${options[@]}" >"$log" 2>&1); then
     cat "$log" >&2
     fail "configuring failed (log: $log)"
   fi

@@ -6,11 +6,11 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/memory/memory.h"
-#include "model/wan.h"
+#include "plan/measured_device.h"
 #include "stream/host_memory.h"
 
 namespace megaslide {
+using namespace measured;
 
 HostTensor calibration_noise(DType dtype, int64_t n) {
   std::vector<float> x(static_cast<size_t>(n));
@@ -21,69 +21,6 @@ HostTensor calibration_noise(DType dtype, int64_t n) {
 }
 
 namespace {
-
-// Passes calls on to a stream of the device and keeps what each costs, in order.
-class RecordingStream final : public Stream {
- public:
-  explicit RecordingStream(Stream& to) : to_(to) {}
-  Backend backend() const override { return to_.backend(); }
-  Backend target() const override { return to_.target(); }
-  ThreadPool& pool() override { return to_.pool(); }
-  void* native() override { return to_.native(); }
-  void enqueue(const char* name, const Cost& cost, std::function<void()> work) override {
-    costs.push_back(cost);
-    to_.enqueue(name, cost, std::move(work));
-  }
-  std::vector<Cost> costs;
-
- private:
-  Stream& to_;
-};
-
-// Memory of the device for the time of a measurement.
-class Space {
- public:
-  explicit Space(Device& device) : device_(device) {}
-  ~Space() {
-    for (void* p : taken_) device_.release(p);
-  }
-  Space(const Space&) = delete;
-  Space& operator=(const Space&) = delete;
-
-  template <class T>
-  T* zeros(int64_t n) {
-    void* p = device_.allocate(n * static_cast<int64_t>(sizeof(T)), "calibration", MemoryCategory::kOther);
-    taken_.push_back(p);
-    fill_zero(device_.compute(), p, n * static_cast<int64_t>(sizeof(T)));
-    return static_cast<T*>(p);
-  }
-  void* noise(DType dtype, int64_t n) {
-    const HostTensor piece = calibration_noise(dtype, std::min<int64_t>(n, 1 << 16));
-    auto* p = zeros<std::byte>(n * dtype_bytes(dtype));
-    const int64_t bytes = n * dtype_bytes(dtype);
-    device_.wait(device_.upload(), device_.record(device_.compute()));
-    for (int64_t at = 0; at < bytes; at += piece.bytes())
-      device_.copy(device_.upload(), p + at, piece.data(), std::min(piece.bytes(), bytes - at), CopyKind::kUpload, "noise");
-    device_.synchronize();
-    return p;
-  }
-
- private:
-  Device& device_;
-  std::vector<void*> taken_;
-};
-
-std::vector<TraceSpan> spans_of(Device& device, StreamKind kind) {
-  device.synchronize();
-  std::vector<TraceSpan> spans = device.take_trace();
-  std::erase_if(spans, [kind](const TraceSpan& s) { return s.stream != kind; });
-  return spans;
-}
-double shortest(const std::vector<TraceSpan>& spans) {
-  double least = 1e30;
-  for (const TraceSpan& s : spans) least = std::min(least, s.end - s.begin);
-  return least;
-}
 
 // Seconds of one call beyond which its beginning and end no longer count.
 constexpr double kLongEnough = 2e-3;
@@ -154,41 +91,19 @@ double measure_square_products_up_to(Device& device, int64_t most, DType dtype) 
 }
 
 BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double at_least) {
-  ModelConfig config = model;
-  config.layers = 1;
-  config.attention.per_layer.clear();
-  config.attention.kind = model.attention.of_layer(0);
-  const Network network = make_wan_network(config);
-  const Layer& layer = *network.layers.front();
-  constexpr DType kType = DType::kBF16;
-  const int64_t rows = shape.rows(), context_rows = shape.batch * shape.context_rows, elements = layer.layout().elements;
-  Space space(device);
-  const void* weights = space.noise(kType, elements);
-  auto* x = static_cast<float*>(space.noise(DType::kF32, rows * config.dim));
-  auto *y = space.zeros<float>(rows * config.dim), *dweights = space.zeros<float>(elements);
-  auto *packed = space.zeros<std::byte>(layer.packed_bytes(kType, true)), *saved = space.zeros<std::byte>(layer.saved_bytes(shape, kType));
-  auto *context = static_cast<float*>(space.noise(DType::kF32, context_rows * config.dim)), *dcontext = space.zeros<float>(context_rows * config.dim);
-  auto *modulation = static_cast<float*>(space.noise(DType::kF32, shape.batch * 6 * config.dim)), *dmodulation = space.zeros<float>(shape.batch * 6 * config.dim);
-  const Conditioning conditioning{context, modulation, dcontext, dmodulation};
-  const auto pass = [&](Stream& stream, Workspace& workspace) {
-    const LayerCall call{stream, workspace, shape, kType, weights, packed};
-    layer.pack(stream, kType, false, weights, packed);
-    layer.forward(call, conditioning, x, y, nullptr);
-    layer.pack(stream, kType, true, weights, packed);
-    layer.forward(call, conditioning, x, y, saved);
-    layer.backward(call, conditioning, x, saved, y, y, dweights);
-  };
-  Workspace dry;
-  pass(make_sim_device({.target = device.compute().target()})->compute(), dry);
-  Workspace workspace(space.zeros<std::byte>(dry.high_water()), dry.high_water());
+  MeasuredBlock block(device, model, shape);
   RecordingStream stream(device.compute());
-  pass(stream, workspace);  // chooses the products' algorithms
+  const auto step = [&](Stream& to) {
+    block.pack(to, false), block.forward(to, false);
+    block.pack(to, true), block.forward(to, true), block.backward(to);
+  };
+  step(stream);  // chooses the products' algorithms
   spans_of(device, StreamKind::kCompute);
   stream.costs.clear();
   std::vector<TraceSpan> spans;
   const double begin = device.now();
   for (int i = 0; i < 3 || device.now() - begin < at_least; ++i) {
-    pass(stream, workspace);
+    step(stream);
     const auto more = spans_of(device, StreamKind::kCompute);
     spans.insert(spans.end(), more.begin(), more.end());
   }

@@ -5,6 +5,11 @@
 #include "base/error.h"
 
 namespace megaslide {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
 
 std::string to_string(const Shape& s) {
   std::string text = "[";
@@ -15,12 +20,14 @@ std::string to_string(const Shape& s) {
 HostTensor::HostTensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {
   bytes_ = element_count(shape_) * dtype_bits(dtype) / 8;
   const size_t rounded = (static_cast<size_t>(bytes_) + 63) / 64 * 64 + (bytes_ == 0 ? 64 : 0);
-  auto* p = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
+  auto* p = static_cast<std::byte*>(::operator new(rounded, kAlignment, std::nothrow));
   if (!p) throw Error(fmt::format("out of host memory: a tensor {} needs {} bytes", to_string(shape_), rounded),
                       "use a smaller size, fewer frames or a smaller batch, or a machine with more memory");
   std::memset(p, 0, rounded);
   data_.reset(p);
 }
+
+void HostTensor::Free::operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
 
 HostTensor HostTensor::from(const TensorView& v) {
   HostTensor t(v.dtype, v.shape);

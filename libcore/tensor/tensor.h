@@ -1,7 +1,6 @@
 // Shapes and host tensors.
 #pragma once
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -54,7 +53,7 @@ class HostTensor {
   bool empty() const { return data_ == nullptr; }
 
  private:
-  struct Free { void operator()(std::byte* p) const { std::free(p); } };
+  struct Free { void operator()(std::byte* p) const; };
   DType dtype_ = DType::kF32;
   Shape shape_;
   int64_t bytes_ = 0;

@@ -1,85 +1,22 @@
-// The products through the mock of cuBLASLt, and the device kernels around them under the emulator.
-#include "kernels/gemm/gemm.h"
-
+// The products of cuBLASLt (under the emulator: of its mock), and the device kernels around them.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <memory>
 #include <thread>
 
 #include "kernels/activation/activation.h"
-#include "kernels/gemm/gemm_cuda.h"
-#include "tests/cuda/schedules.h"
-#include "tests/mock_cuda/mock_cublaslt.h"
+#include "tests/cuda/gemm_layer.h"
 
 namespace megaslide {
 namespace {
 
 using namespace testing_support;
 
-struct Shape {
-  int64_t m, n, k;
-};
 // One number; a row; odd sizes; more than a piece of rows; a long sum, which the mock cuts in two in its workspace.
-const Shape kShapes[] = {{1, 1, 1}, {1, 64, 96}, {7, 13, 29}, {130, 40, 36}, {9, 16, 600}};
-
-// Lends products a workspace of this many bytes, half of it cuBLASLt's, full of what is no number.
-class Workspace {
- public:
-  explicit Workspace(size_t bytes) : memory_(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)), &std::free) {
-    std::memset(memory_.get(), 0xff, bytes);
-    cuda::set_gemm_workspace(memory_.get(), bytes);
-  }
-  ~Workspace() { cuda::release_gemm(); }
-
- private:
-  std::unique_ptr<std::byte, decltype(&std::free)> memory_;
-};
-
-// out(i,j) = Σ_t left(i,t)·right(t,j) + extra(i,j), fp64 inside.
-template <class L, class R, class X>
-std::vector<float> product(int64_t rows, int64_t columns, int64_t terms, L left, R right, X extra) {
-  std::vector<float> out(static_cast<size_t>(rows * columns));
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) {
-      double sum = static_cast<double>(extra(i, j));
-      for (int64_t t = 0; t < terms; ++t) sum += static_cast<double>(left(i, t)) * static_cast<double>(right(t, j));
-      out[static_cast<size_t>(i * columns + j)] = static_cast<float>(sum);
-    }
-  return out;
-}
-float item(const std::vector<float>& v, int64_t i) { return v[static_cast<size_t>(i)]; }
-
-// Operands of a layer as its type stores them.
-struct Layer {
-  Layer(const Shape& s, DType t)
-      : m(s.m), n(s.n), k(s.k), dtype(t), x(as_stored(t, normals(m * k, 1))), w(as_stored(t, normals(n * k, 2))),
-        b(as_stored(t, normals(n, 3))), dy(as_stored(t, normals(m * n, 4))) {}
-  std::vector<float> y(bool bias) const {
-    return product(m, n, k, [&](int64_t i, int64_t t) { return item(x, i * k + t); }, [&](int64_t t, int64_t j) { return item(w, j * k + t); },
-                   [&](int64_t, int64_t j) { return bias ? item(b, j) : 0.0f; });
-  }
-  std::vector<float> dx(const std::vector<float>& before) const {
-    return product(m, k, n, [&](int64_t i, int64_t t) { return item(dy, i * n + t); }, [&](int64_t t, int64_t j) { return item(w, t * k + j); },
-                   [&](int64_t i, int64_t j) { return item(before, i * k + j); });
-  }
-  std::vector<float> dw(const std::vector<float>& before) const {
-    return product(n, k, m, [&](int64_t i, int64_t t) { return item(dy, t * n + i); }, [&](int64_t t, int64_t j) { return item(x, t * k + j); },
-                   [&](int64_t i, int64_t j) { return item(before, i * k + j); });
-  }
-  Array packed(Stream& stream, PackFor pack_for) const {
-    Array in(dtype, w), out = Array::empty(dtype, linear_packed_bytes(n, k, dtype, pack_for) / dtype_bytes(dtype));
-    cuda::linear_pack(stream, out.data(), in.data(), n, k, dtype, pack_for);
-    return out;
-  }
-  int64_t m, n, k;
-  DType dtype;
-  std::vector<float> x, w, b, dy;
-};
+const ProductShape kShapes[] = {{1, 1, 1}, {1, 64, 96}, {7, 13, 29}, {130, 40, 36}, {9, 16, 600}};
 
 template <class F>
 void each_layer(F body) {
-  for (const Shape& s : kShapes)
+  for (const ProductShape& s : kShapes)
     for (const DType dtype : kBothTypes)
       for (const int shift : {0, 1}) {
         SCOPED_TRACE(fmt::format("{} {}x{}x{} shift {}", dtype_name(dtype), s.m, s.n, s.k, shift));
@@ -100,7 +37,11 @@ TEST(CudaGemm, Forward) {
         return Results{y.values(), rounded.values()};
       });
       expect_close(r[0], l.y(bias), kFp32, "y");
-      EXPECT_EQ(r[1], as_stored(l.dtype, r[0]));
+      if (under_emulator) {
+        EXPECT_EQ(r[1], as_stored(l.dtype, r[0]));
+      }
+      // cuBLASLt may sum in another order for another type of result: then roundings turn.
+      expect_close(r[1], r[0], kFp32 + rounding(l.dtype), "rounded");
     }
   });
 }
@@ -246,95 +187,6 @@ TEST(CudaGemm, NothingToDo) {
   }
   EXPECT_EQ(dw, std::vector<float>(12, 3.0f));
   EXPECT_EQ(dbias, std::vector<float>(4, 2.0f));
-}
-
-// One search a shape; a long sum takes cuBLASLt's part of the workspace; nothing is left behind.
-TEST(CudaGemm, AlgorithmsAreFoundOnce) {
-  InlineStream stream;
-  {
-    const Workspace workspace(1 << 16);
-    const Layer l({9, 16, 600}, DType::kBF16);
-    Array w = l.packed(stream, PackFor::kForward), x(l.dtype, l.x), y = Array::empty(DType::kF32, l.m * l.n);
-    const mock_cuda::CublasLtCounts before = mock_cuda::cublaslt_counts();
-    for (int i = 0; i < 3; ++i) cuda::linear_forward(stream, y.floats(), x.data(), w.data(), nullptr, l.m, l.n, l.k, l.dtype);
-    const mock_cuda::CublasLtCounts after = mock_cuda::cublaslt_counts();
-    EXPECT_EQ(after.heuristics - before.heuristics, 1);
-    EXPECT_EQ(after.products - before.products, 3);
-    EXPECT_EQ(after.with_workspace - before.with_workspace, 3);
-    EXPECT_GT(after.objects, 0);
-  }
-  EXPECT_EQ(mock_cuda::cublaslt_counts().objects, 0);
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-// Each call that can fail does once; then everything works.
-TEST(CudaGemm, FailuresNameCallShapeAndStatus) {
-  InlineStream stream;
-  const Layer l({3, 4, 5}, DType::kBF16);
-  Array w = l.packed(stream, PackFor::kForward), x(l.dtype, l.x), b(l.dtype, l.b), y = Array::empty(l.dtype, l.m * l.n);
-  const auto run = [&] { cuda::linear_operand(stream, y.data(), x.data(), w.data(), b.data(), l.m, l.n, l.k, l.dtype); };
-  int failures = 0;
-  for (int call = 1;; ++call, ++failures) {
-    cuda::release_gemm();
-    mock_cuda::fail_cublaslt(call, CUBLAS_STATUS_ALLOC_FAILED);
-    const std::string error = error_of(run);
-    mock_cuda::fail_cublaslt(0, CUBLAS_STATUS_SUCCESS);
-    if (error.empty()) break;
-    EXPECT_NE(error.find("cublasLt"), std::string::npos) << error;
-    EXPECT_NE(error.find("(4,5)·(5,3), left transposed, BF16 to BF16, bias: CUBLAS_STATUS_ALLOC_FAILED"), std::string::npos) << error;
-    EXPECT_EQ(error_of(run), "");  // nothing of the failure is kept
-  }
-  EXPECT_EQ(failures, 19);  // handle, descriptor 6, layouts 3, preference 7, search, product
-  expect_close(y.values(), l.y(true), kFp32 + rounding(l.dtype), "y");
-  cuda::release_gemm();
-  EXPECT_EQ(mock_cuda::cublaslt_counts().objects, 0);
-}
-
-TEST(CudaGemm, TooLittleWorkspace) {
-  InlineStream stream;
-  const Layer l({70, 64, 8}, DType::kBF16);
-  Array w = l.packed(stream, PackFor::kForward), back = l.packed(stream, PackFor::kInputGradient), x(l.dtype, l.x), b(l.dtype, l.b),
-        y = Array::empty(DType::kF32, l.m * l.n), dy(l.dtype, l.dy), scratch = Array::empty(DType::kF32, 2 * l.k), kept(l.dtype, l.x), dx(l.dtype, l.x);
-  const auto forward = [&] { cuda::linear_forward(stream, y.floats(), x.data(), w.data(), b.data(), l.m, l.n, l.k, l.dtype); };
-  const auto gated = [&] {
-    cuda::linear_gated_add(stream, y.floats(), nullptr, y.floats(), nullptr, x.data(), w.data(), b.data(), l.m, l.n, l.k, 0, l.m, 0, l.dtype);
-  };
-  const auto gradient = [&] {
-    cuda::linear_gelu_gradient(stream, dx.data(), kept.data(), scratch.floats(), scratch.floats(), dy.data(), back.data(), kept.data(), l.m, l.n, l.k, l.dtype);
-  };
-  EXPECT_NE(error_of(forward).find("linear_forward: 0 bytes of the workspace for products are free, at least 256 are needed"), std::string::npos);
-  EXPECT_NE(error_of(gated).find("linear_gated_add: 0 bytes of the workspace for products are free, at least 8192"), std::string::npos);
-  EXPECT_NE(error_of(gradient).find("linear_gelu_gradient: 0 bytes of the workspace for products are free, at least 2048"), std::string::npos);
-  const Workspace workspace(2 * 8192);
-  EXPECT_EQ(error_of(forward) + error_of(gated) + error_of(gradient), "");
-}
-
-// Threads that share a plan, each with a bias of its own.
-TEST(CudaGemm, FromSeveralThreads) {
-  const Layer l({6, 8, 10}, DType::kF32);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t)
-    threads.emplace_back([&l, t] {
-      InlineStream stream;
-      const float added = static_cast<float>(t);
-      Array x(l.dtype, l.x), w(l.dtype, l.w), b(l.dtype, std::vector<float>(8, added)), y = Array::empty(l.dtype, l.m * l.n);
-      std::vector<float> expected = l.y(false);
-      for (float& v : expected) v += added;
-      for (int i = 0; i < 20; ++i) {
-        cuda::linear_operand(stream, y.data(), x.data(), w.data(), b.data(), l.m, l.n, l.k, l.dtype);
-        expect_close(y.values(), expected, kFp32, "y");
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  cuda::release_gemm();
 }
 
 }  // namespace

@@ -12,6 +12,11 @@
 
 namespace megaslide::testing_support {
 
+// False where these tests run on a GPU.
+inline bool under_emulator = true;
+// What waits for kernels before results are read: nothing under the emulator.
+inline void (*finish_device_work)() = [] {};
+
 // An array of a tensor's type that begins `shift` elements behind an aligned address; given and read as floats.
 class Array {
  public:
@@ -25,6 +30,7 @@ class Array {
   void* data() { return reinterpret_cast<std::byte*>(memory_.data()) + shift_ * dtype_bytes(dtype_); }
   float* floats() { return static_cast<float*>(data()); }
   std::vector<float> values() {
+    finish_device_work();
     std::vector<float> r(static_cast<size_t>(count_));
     convert_to_f32(r.data(), data(), dtype_, count_);
     return r;

@@ -293,6 +293,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   ++runtime().allocations;
   return cudaSuccess;
 }
+cudaError_t cudaMallocManaged(void** p, size_t bytes, unsigned) { return cudaMalloc(p, bytes); }
 cudaError_t cudaFree(void* p) {
   if (!p) return cudaSuccess;
   for (CUstream_st* s : runtime().streams) s->drain();  // as the real one does

@@ -32,6 +32,7 @@ constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDis
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaHostAllocDefault = 0;
 constexpr unsigned cudaHostRegisterPortable = 1;
+constexpr unsigned cudaMemAttachGlobal = 1;
 
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -46,6 +47,7 @@ cudaError_t cudaRuntimeGetVersion(int*);
 cudaError_t cudaDriverGetVersion(int*);
 
 cudaError_t cudaMalloc(void**, size_t);
+cudaError_t cudaMallocManaged(void**, size_t, unsigned flags);
 cudaError_t cudaFree(void*);
 cudaError_t cudaHostAlloc(void**, size_t, unsigned flags);
 cudaError_t cudaFreeHost(void*);
