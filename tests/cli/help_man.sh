@@ -47,6 +47,9 @@ grep -qE "complete .*\b$name\b" "$completion" || fail "$completion does not comp
 # Common to all programs
 run "$bin" --version
 expect 0 out "^$name \(MegaSlide\) [0-9]" err ''
+if grep -q -- '--device' <("$bin" --help); then
+  expect 0 out '^devices: cpu'
+fi
 run "$bin" --no-such-option
 expect 2 out '' err "^$name: error: unknown option '--no-such-option'"
 run "$bin" --progress sometimes
