@@ -47,7 +47,7 @@ grep -qE "complete .*\b$name\b" "$completion" || fail "$completion does not comp
 # Common to all programs
 run "$bin" --version
 expect 0 out "^$name \(MegaSlide\) [0-9]" err ''
-if grep -q -- '--device' <("$bin" --help); then
+if grep -q 'Where to compute' <("$bin" --help); then
   expect 0 out '^devices: cpu'
 fi
 run "$bin" --no-such-option

@@ -28,7 +28,7 @@ namespace {
 // Name and version, and for a program that computes on devices, which ones this build has.
 std::string version_text(const ToolInfo& info) {
   std::string text = info.name + " (MegaSlide) " + MEGASLIDE_VERSION;
-  if (info.flags & kDeviceFlag)
+  if ((info.flags & kDeviceFlag) || &make_cuda_device)
     text += fmt::format("\ndevices: cpu{}{}", &make_cuda_device ? " cuda (" MEGASLIDE_CUDA_TARGETS ")" : "", info.flags & kSimDevice ? " sim" : "");
   return text;
 }
