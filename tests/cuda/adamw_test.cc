@@ -1,5 +1,6 @@
 // The update on a device gives the plain bits, in every codec.
 #include "kernels/simt/simt.h"
+#include "tests/cuda/schedules.h"
 #include "tests/adamw/state.h"
 
 namespace megaslide {
@@ -27,6 +28,8 @@ void expect_plain(Codecs codecs, int64_t n, int64_t begin, DType dtype, AdamWSte
   step.clip = 5;  // the factor takes its place
   const float factor = 0.7F;
   InlineStream stream;
+  ++testing_support::counted.cases;
+  testing_support::counted.schedules = std::size(simt::kAllOrders);
   for (const simt::Order order : simt::kAllOrders) {
     simt::set_options({.order = order});
     State got = start;

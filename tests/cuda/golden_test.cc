@@ -7,9 +7,12 @@
 #include "attention_check/emulated.h"
 #include "kernels/dsa/dsa_cuda.h"
 #include "kernels/simt/simt.h"
+#include "tests/cuda/schedules.h"
 
 namespace megaslide {
 namespace {
+
+using testing_support::counted;
 
 std::vector<StoredCase> stored_cases() {
   std::vector<StoredCase> cases;
@@ -31,7 +34,7 @@ TEST(Cuda, stored_cases_pass) {
     if (std::find(std::begin(kLarge), std::end(kLarge), c.name) != std::end(kLarge)) continue;
     for (const KernelCheck& check : check_emulated(c, stream)) {
       EXPECT_TRUE(check.ok) << to_json_line(check);
-      ++checked;
+      ++checked, ++counted.cases;
     }
   }
   EXPECT_GE(checked, 71u);
@@ -50,6 +53,8 @@ TEST(Cuda, same_bits_in_every_schedule) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         if (dtype == DType::kF32 && !kernel.takes_f32) continue;
         NamedResults first;
+        ++counted.cases;
+        counted.schedules = std::size(simt::kAllOrders);
         for (const simt::Order order : simt::kAllOrders) {
           simt::set_options({.order = order});
           const NamedResults r = kernel.run(c, dtype, stream);

@@ -46,12 +46,20 @@ class Array {
   std::vector<Unit> memory_;
 };
 
+// What a test ran (case_counts.cc): a case is a kernel or chain of kernels on one set of operands.
+struct Counted {
+  int64_t cases = 0, schedules = 0;
+};
+inline Counted counted;
+
 using Results = std::vector<std::vector<float>>;
 
 // `run` once a schedule, on arrays of its own; the results, which are the same bits in all.
 inline Results in_every_schedule(const std::function<Results(Stream&)>& run) {
   InlineStream stream;
   Results first;
+  ++counted.cases;
+  counted.schedules = std::size(simt::kAllOrders);
   for (const simt::Order order : simt::kAllOrders) {
     simt::set_options({.order = order});
     const Results r = run(stream);

@@ -7,6 +7,7 @@
 #include "kernels/dsa/dsa_cuda.h"
 #include "kernels/simt/emulated_kernels.h"
 #include "tests/attention/random_case.h"
+#include "tests/cuda/schedules.h"
 #include "tests/dsa/given_motion.h"
 #include "tests/dsa/head_run.h"
 #include "tests/dsa/query_range.h"
@@ -20,7 +21,10 @@ void expect_agree(StoredCase c, const std::string& what) {
   if (c.tensors.empty()) testing_support::fill_inputs(c);
   testing_support::fill_results(c);
   InlineStream stream;
-  for (const KernelCheck& check : check_emulated(c, stream)) EXPECT_TRUE(check.ok) << what << ": " << to_json_line(check);
+  for (const KernelCheck& check : check_emulated(c, stream)) {
+    EXPECT_TRUE(check.ok) << what << ": " << to_json_line(check);
+    ++testing_support::counted.cases;
+  }
 }
 
 StoredCase make_case(CaseKind kind, std::array<int64_t, 3> grid, int64_t heads, int64_t d) {
