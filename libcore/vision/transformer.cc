@@ -1,0 +1,204 @@
+#include "vision/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json_cursor.h"
+#include "kernels/attention/attention.h"
+#include "kernels/causal_attention/causal_attention.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/memory/memory.h"
+#include "kernels/norm/norm.h"
+
+namespace megaslide {
+namespace {
+
+// Rows of the MLP at a time: the hidden ones of the largest network then take 16 MiB, and pieces for threads are many.
+constexpr int64_t kMlpRows = 1024;
+
+std::string block_prefix(const TransformerNames& names, int64_t block) { return fmt::format("{}{}.", names.blocks, block); }
+
+struct LinearNames {
+  std::string weight, bias;
+};
+LinearNames linear_names(const std::string& name) { return {name + ".weight", name + ".bias"}; }
+LinearNames qkv_names(const std::string& prefix, const TransformerNames& n) {
+  return {prefix + n.q + n.qkv_weight, prefix + n.q + n.qkv_bias};
+}
+
+PackedLinear read_linear(Stream& stream, const NetworkWeights& file, const LinearNames& names, DType compute) {
+  return {stream, file.read(names.weight), file.read(names.bias), compute};
+}
+
+}  // namespace
+
+TransformerNames openai_names(const std::string& blocks) {
+  return {.blocks = blocks,
+          .norm1 = "ln_1",
+          .q = "attn.in_proj",
+          .k = {},
+          .v = {},
+          .out = "attn.out_proj",
+          .norm2 = "ln_2",
+          .fc1 = "mlp.c_fc",
+          .fc2 = "mlp.c_proj",
+          .qkv_weight = "_weight",
+          .qkv_bias = "_bias"};
+}
+
+TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal) {
+  TransformerShape s{.eps = eps, .activation = activation, .causal = causal};
+  const auto first = [&](int64_t block) { return block_prefix(names, block) + names.norm1 + ".weight"; };
+  while (file.has(first(s.depth))) ++s.depth;
+  const std::string fc1 = block_prefix(names, 0) + names.fc1 + ".weight";
+  const Shape& mlp = file.shape(fc1);
+  if (s.depth == 0) file.shape(first(0));  // says what is missing
+  if (mlp.size() != 2 || mlp[0] < 1 || mlp[1] < 1) throw Error(fmt::format("{}: {} is {}, not a matrix", file.path(), quote_for_message(fc1), to_string(mlp)));
+  s.mlp_width = mlp[0];
+  s.width = mlp[1];
+  if (s.width % kVisionHeadDim != 0)
+    throw Error(fmt::format("{}: {} has {} columns, not a multiple of {}, the size of a head", file.path(), quote_for_message(fc1), s.width, kVisionHeadDim),
+                "use the published file");
+  return s;
+}
+
+void add_transformer_tensors(std::map<std::string, Shape>& expected, const TransformerShape& s, const TransformerNames& n) {
+  for (int64_t i = 0; i < s.depth; ++i) {
+    const std::string prefix = block_prefix(n, i);
+    const auto add = [&](const LinearNames& names, int64_t rows, int64_t columns) {
+      expected[names.weight] = columns == 0 ? Shape{rows} : Shape{rows, columns};
+      expected[names.bias] = {rows};
+    };
+    for (const std::string& norm : {n.norm1, n.norm2}) add(linear_names(prefix + norm), s.width, 0);
+    if (n.fused()) {
+      add(qkv_names(prefix, n), 3 * s.width, s.width);
+    } else {
+      for (const std::string& each : {n.q, n.k, n.v}) add(linear_names(prefix + each), s.width, s.width);
+    }
+    add(linear_names(prefix + n.out), s.width, s.width);
+    add(linear_names(prefix + n.fc1), s.mlp_width, s.width);
+    add(linear_names(prefix + n.fc2), s.width, s.mlp_width);
+  }
+}
+
+AffineNorm::AffineNorm(const NetworkWeights& file, const std::string& name, double eps_)
+    : weight(file.read(name + ".weight")), bias(file.read(name + ".bias")), eps(eps_) {}
+
+void AffineNorm::forward(Stream& stream, void* y, const float* x, int64_t rows, DType dtype) const {
+  layer_norm_forward(stream, y, x, weight.f32(), bias.f32(), rows, weight.elements(), rows, 0, static_cast<float>(eps), dtype);
+}
+
+Transformer::Transformer(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TransformerNames& n, DType compute)
+    : shape_(shape), compute_(compute) {
+  const int64_t w = shape.width;
+  for (int64_t i = 0; i < shape.depth; ++i) {
+    const std::string prefix = block_prefix(n, i);
+    Block b;
+    b.norm1 = AffineNorm(file, prefix + n.norm1, shape.eps);
+    b.norm2 = AffineNorm(file, prefix + n.norm2, shape.eps);
+    if (n.fused()) {
+      const LinearNames names = qkv_names(prefix, n);
+      const HostTensor weight = file.read(names.weight), bias = file.read(names.bias);
+      b.q = {stream, rows_of(weight, 0, w), rows_of(bias, 0, w), compute};
+      b.k = {stream, rows_of(weight, w, 2 * w), rows_of(bias, w, 2 * w), compute};
+      b.v = {stream, rows_of(weight, 2 * w, 3 * w), rows_of(bias, 2 * w, 3 * w), compute};
+    } else {
+      b.q = read_linear(stream, file, linear_names(prefix + n.q), compute);
+      b.k = read_linear(stream, file, linear_names(prefix + n.k), compute);
+      b.v = read_linear(stream, file, linear_names(prefix + n.v), compute);
+    }
+    b.out = read_linear(stream, file, linear_names(prefix + n.out), compute);
+    b.fc1 = read_linear(stream, file, linear_names(prefix + n.fc1), compute);
+    b.fc2 = read_linear(stream, file, linear_names(prefix + n.fc2), compute);
+    blocks_.push_back(std::move(b));
+  }
+}
+
+// Buffers of a forward pass; operands are of the compute type. With fp32 a result is an operand as it is.
+struct Transformer::Scratch {
+  Scratch(const TransformerShape& s, DType compute, int64_t rows)
+      : h(compute, {rows * s.width}), q(compute, {rows * s.width}), k(compute, {rows * s.width}), v(compute, {rows * s.width}),
+        lse(DType::kF32, {rows * s.heads()}), attended(DType::kF32, {rows * s.width}),
+        hidden(DType::kF32, {std::min(rows, kMlpRows) * s.mlp_width}), narrow(compute, {compute == DType::kF32 ? 0 : hidden.elements()}) {}
+  mutable HostTensor h, q, k, v, lse, attended, hidden, narrow;
+};
+
+HostTensor Transformer::forward(Stream& stream, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer) const {
+  MS_CHECK(!blocks_.empty() && batch > 0 && wanted >= 0 && wanted < tokens && (!shape_.causal || wanted == tokens - 1), "{} {} {}", batch, tokens, wanted);
+  const int64_t rows = batch * tokens, width = shape_.width;
+  const Scratch s(shape_, compute_, rows);
+  HostTensor out(DType::kF32, {batch, width});
+  for (int64_t i = 0; i < shape_.depth; ++i) {
+    const Block& b = blocks_[static_cast<size_t>(i)];
+    if (i + 1 < shape_.depth) {
+      attention(stream, b, s, x, batch, tokens);
+      mlp(stream, b, s, x, rows);
+      if (observer) observer(i, x);
+    } else {
+      wanted_attention(stream, b, s, out.f32(), x, batch, tokens, wanted);
+      mlp(stream, b, s, out.f32(), batch);
+      if (observer) observer(i, out.f32());
+    }
+  }
+  return out;
+}
+
+void Transformer::attention(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const {
+  const int64_t rows = batch * tokens, width = shape_.width, heads = shape_.heads();
+  const float scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim));
+  b.norm1.forward(stream, s.h.data(), x, rows, compute_);
+  b.q.operand(stream, s.q.data(), s.h.data(), rows);
+  b.k.operand(stream, s.k.data(), s.h.data(), rows);
+  b.v.operand(stream, s.v.data(), s.h.data(), rows);
+  if (shape_.causal) {
+    for (int64_t i = 0; i < batch; ++i) {
+      const int64_t at = i * tokens * width * dtype_bytes(compute_);
+      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, heads, kVisionHeadDim, scale, compute_);
+    }
+    return b.out.add(stream, x, s.h.data(), rows);
+  }
+  dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
+                          {.batch = batch, .queries = tokens, .keys = tokens, .heads = heads, .head_dim = kVisionHeadDim, .scale = scale}, compute_);
+  if (compute_ == DType::kF32) return b.out.add(stream, x, s.attended.data(), rows);
+  cast_operand(stream, s.h.data(), s.attended.f32(), rows * width, compute_);
+  b.out.add(stream, x, s.h.data(), rows);
+}
+
+// rows (batch, width) = the wanted rows of x + what they attend to. A causal network's wanted row sees all keys.
+void Transformer::wanted_attention(Stream& stream, const Block& b, const Scratch& s, float* rows, const float* x, int64_t batch, int64_t tokens,
+                                   int64_t wanted) const {
+  const int64_t width = shape_.width, row_bytes = width * dtype_bytes(compute_);
+  b.norm1.forward(stream, s.h.data(), x, batch * tokens, compute_);
+  b.k.operand(stream, s.k.data(), s.h.data(), batch * tokens);
+  b.v.operand(stream, s.v.data(), s.h.data(), batch * tokens);
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t from = i * tokens + wanted;
+    copy_memory(stream, rows + i * width, x + from * width, width * 4);
+    if (from != i) copy_memory(stream, s.h.data() + i * row_bytes, s.h.data() + from * row_bytes, row_bytes);
+  }
+  b.q.operand(stream, s.q.data(), s.h.data(), batch);
+  dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
+                          {.batch = batch,
+                           .queries = 1,
+                           .keys = tokens,
+                           .heads = shape_.heads(),
+                           .head_dim = kVisionHeadDim,
+                           .scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim))},
+                          compute_);
+  cast_operand(stream, s.h.data(), s.attended.f32(), batch * width, compute_);
+  b.out.add(stream, rows, s.h.data(), batch);
+}
+
+void Transformer::mlp(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t rows) const {
+  b.norm2.forward(stream, s.h.data(), x, rows, compute_);
+  for (int64_t begin = 0; begin < rows; begin += kMlpRows) {
+    const int64_t n = std::min(kMlpRows, rows - begin), at = begin * shape_.width;
+    void* gated = compute_ == DType::kF32 ? s.hidden.data() : s.narrow.data();
+    b.fc1.forward(stream, s.hidden.f32(), s.h.data() + at * dtype_bytes(compute_), n);
+    mlp_activation_forward(stream, gated, s.hidden.f32(), n * shape_.mlp_width, shape_.activation, compute_);
+    b.fc2.add(stream, x + at, gated, n);
+  }
+}
+
+}  // namespace megaslide
