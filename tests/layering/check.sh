@@ -40,6 +40,7 @@ BEGIN {
   third["^liburing"]                               = "^libcore/io/"
   third["^png\\.h"]                                = "^libcore/io/"
   third["^zip\\.h"]                                = "^libcore/io/"
+  third["^zlib\\.h"]                               = "^(libcore|tests)/text/"
   third["^openssl/"]                               = "^libcore/base/"
   third["^sentencepiece"]                          = "^libcore/text/"
   third["^(gtest|gmock)/"]                         = "^tests/"
