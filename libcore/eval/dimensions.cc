@@ -47,12 +47,12 @@ void add_family(Aggregate& a, DimensionFamily family, const std::string& name, s
 const std::vector<Dimension>& dimensions() {
   using F = DimensionFamily;
   static const std::vector<Dimension> kAll{
-      {"subject_consistency", 0.1462, 1, 1, F::kQuality, {"dino_vitb16"}, kNetworkAbsent},
-      {"background_consistency", 0.2615, 1, 1, F::kQuality, {"clip_vit_b32"}, kNetworkAbsent},
+      {"subject_consistency", 0.1462, 1, 1, F::kQuality, {"dino_vitb16"}, ""},
+      {"background_consistency", 0.2615, 1, 1, F::kQuality, {"clip_vit_b32"}, ""},
       {"temporal_flickering", 0.6293, 1, 1, F::kQuality, {}, ""},
       {"motion_smoothness", 0.706, 0.9975, 1, F::kQuality, {"amt_s"}, kNetworkAbsent},
       {"dynamic_degree", 0, 1, 0.5, F::kQuality, {"raft_things"}, kNetworkAbsent},
-      {"aesthetic_quality", 0, 1, 1, F::kQuality, {"clip_vit_l14", "aesthetic_head"}, kNetworkAbsent},
+      {"aesthetic_quality", 0, 1, 1, F::kQuality, {"clip_vit_l14", "aesthetic_head"}, ""},
       {"imaging_quality", 0, 1, 1, F::kQuality, {"musiq_spaq"}, kNetworkAbsent},
       {"object_class", 0, 1, 1, F::kSemantic, {}, kDetector},
       {"multiple_objects", 0, 1, 1, F::kSemantic, {}, kDetector},
@@ -60,9 +60,9 @@ const std::vector<Dimension>& dimensions() {
       {"color", 0, 1, 1, F::kSemantic, {}, kDetector},
       {"spatial_relationship", 0, 1, 1, F::kSemantic, {}, kDetector},
       {"scene", 0, 0.8222, 1, F::kSemantic, {}, kDetector},
-      {"appearance_style", 0.0009, 0.2855, 1, F::kSemantic, {"clip_vit_b32"}, kNetworkAbsent},
-      {"temporal_style", 0, 0.364, 1, F::kSemantic, {"viclip_l14"}, kNetworkAbsent},
-      {"overall_consistency", 0, 0.364, 1, F::kSemantic, {"viclip_l14"}, kNetworkAbsent},
+      {"appearance_style", 0.0009, 0.2855, 1, F::kSemantic, {"clip_vit_b32"}, ""},
+      {"temporal_style", 0, 0.364, 1, F::kSemantic, {"viclip_l14"}, ""},
+      {"overall_consistency", 0, 0.364, 1, F::kSemantic, {"viclip_l14"}, ""},
       {"psnr", 0, 0, 0, F::kReference, {}, ""},
       {"ssim", 0, 0, 0, F::kReference, {}, ""},
   };

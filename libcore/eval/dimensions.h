@@ -18,7 +18,7 @@ struct Dimension {
   DimensionFamily family;
   // Networks it needs (names of files under --weights); empty for none.
   std::vector<std::string_view> networks;
-  // Why it is not computed here, empty where it is.
+  // Why it is not computed here whatever networks there are, empty where it is.
   std::string_view missing;
 };
 

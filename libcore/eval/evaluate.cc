@@ -18,6 +18,7 @@ namespace megaslide {
 namespace {
 
 constexpr size_t kWorst = 5;
+constexpr int kResamples = 2000;
 
 // Which videos are among the worst five of a metric so far: only their thumbnails stay in memory. The final set does
 // not depend on the order of arrival, ties go to the lower index.
@@ -57,9 +58,11 @@ bool applies(const VideoItem& item, const std::string& dimension) {
          std::find(item.dimensions.begin(), item.dimensions.end(), dimension) != item.dimensions.end();
 }
 
-void measure_one(EvaluatedVideo& v, const std::vector<std::string>& metrics, bool thumbnails, ThreadPool& pool) {
+void measure_one(EvaluatedVideo& v, const std::vector<std::string>& metrics, const EvalNetworks& networks, bool thumbnails, ThreadPool& pool) {
   MeasureOptions options;
   options.thumbnails = thumbnails;
+  options.context = {&networks, v.item.prompt, v.item.style};
+  options.open_again = [&] { return open_video(v.item.path); };
   for (const std::string& m : metrics) {
     if (applies(v.item, m)) options.metrics.push_back(m);
   }
@@ -77,8 +80,7 @@ void measure_one(EvaluatedVideo& v, const std::vector<std::string>& metrics, boo
   }
 }
 
-void measure_all(Evaluation& e, const std::vector<std::string>& metrics, const StopToken& stop) {
-  ThreadPool pool(std::max(1, e.options.threads));
+void measure_all(Evaluation& e, const std::vector<std::string>& metrics, const EvalNetworks& networks, ThreadPool& pool, const StopToken& stop) {
   Progress progress("evaluate", static_cast<double>(e.videos.size()), "videos");
   WorstKeeper keeper;
   std::mutex mutex;
@@ -87,7 +89,7 @@ void measure_all(Evaluation& e, const std::vector<std::string>& metrics, const S
     for (int64_t i = begin; i < end; ++i) {
       if (stop.requested()) return;
       EvaluatedVideo& v = e.videos[static_cast<size_t>(i)];
-      measure_one(v, metrics, e.options.thumbnails, pool);
+      measure_one(v, metrics, networks, e.options.thumbnails, pool);
       keeper.add(e.videos, static_cast<size_t>(i));
       const std::lock_guard lock(mutex);
       progress.add(1, v.item.path);
@@ -107,7 +109,7 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
   DimensionResult r;
   r.name = name;
   r.weight = find_dimension(name)->weight;
-  std::vector<double> values;
+  std::vector<double> values, weights;
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!applies(v.item, name)) continue;
@@ -117,12 +119,13 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
     } else if (score != v.measures.scores.end() && score->second.value) {
       r.videos.push_back({i, *score->second.value});
       values.push_back(*score->second.value);
+      weights.push_back(score->second.weight);
     } else {
       r.skipped.push_back({i, score == v.measures.scores.end() ? "n/a" : score->second.reason});
     }
   }
-  r.raw = mean_of(values);
-  r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name);
+  r.raw = weighted_mean(values, weights);
+  r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name, kResamples, weights);
   std::vector<ScoredVideo> order = r.videos;
   std::stable_sort(order.begin(), order.end(),
                    [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });
@@ -214,7 +217,7 @@ void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted,
     const std::string name(d.name);
     const auto imported = imports.find(name);
     const bool asked = std::find(wanted.begin(), wanted.end(), name) != wanted.end();
-    if (asked && d.missing.empty()) {
+    if (asked && weights.serves(d)) {
       DimensionResult r = collect(e, name);
       if (!r.videos.empty()) {
         if (imported != imports.end())
@@ -273,10 +276,12 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   prepare_videos(e);
   const std::vector<std::string> wanted = wanted_dimensions(e);
   std::vector<std::string> metrics;
-  for (const std::string& name : wanted) {
-    if (std::find(metric_names().begin(), metric_names().end(), name) != metric_names().end()) metrics.push_back(name);
-  }
-  measure_all(e, metrics, stop);
+  for (const std::string& name : wanted)
+    if (weights.serves(*find_dimension(name))) metrics.push_back(name);
+  ThreadPool pool(std::max(1, options.threads));
+  const EvalNetworks networks(weights, metrics, options.compute, pool);
+  e.networks = networks.used();
+  measure_all(e, metrics, networks, pool, stop);
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!v.skipped.empty()) e.warnings.push_back(fmt::format("{}: skipped: {}", v.item.path, v.skipped));

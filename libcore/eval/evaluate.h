@@ -11,6 +11,7 @@
 #include "eval/inputs.h"
 #include "eval/measure.h"
 #include "eval/names.h"
+#include "eval/networks.h"
 #include "eval/statistics.h"
 
 namespace megaslide {
@@ -27,6 +28,7 @@ struct EvalOptions {
   uint64_t seed = 0;                 // of the bootstrap
   int threads = 1;
   bool thumbnails = false;  // keep pictures of the worst videos
+  DType compute = DType::kF32;  // of the networks' products, where they can choose: kF32 or kBF16
 };
 
 struct EvaluatedVideo {
@@ -68,6 +70,7 @@ struct Evaluation {
   std::map<std::string, std::string> withheld;  // dimension, quality, semantic, total -> reason
   std::vector<std::string> warnings;
   std::vector<std::string> ignored;  // files that are no videos
+  std::map<std::string, UsedNetwork> networks;  // what scored them
   // Alarms over all videos: kind -> indices of the videos.
   std::map<std::string, std::vector<size_t>> alarms;
 

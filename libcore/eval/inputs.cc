@@ -120,6 +120,7 @@ void collect_manifest(const std::string& path, InputSet& out) {
     if (const std::string i = get("index"); !i.empty()) item.index = parse_index(i, path);
     if (const std::string r = get("reference"); !r.empty()) item.reference = resolve(r);
     item.dimensions = split_names(get("dimension"));
+    item.style = get("appearance_style");
     out.items.push_back(std::move(item));
   }
   if (out.items.size() == before) throw Error(fmt::format("{}: names no video", path));

@@ -12,6 +12,7 @@ struct VideoItem {
   std::string prompt;                   // from a manifest, else the name without "-N"
   std::optional<int64_t> index;         // from a manifest, else N
   bool stated_prompt = false;           // the manifest states the prompt
+  std::string style;                    // the phrase that appearance_style compares with, or empty
   std::string reference;                // a video to compare with, or empty
   std::vector<std::string> dimensions;  // that apply to it; empty: all
 };
@@ -29,7 +30,7 @@ struct InputSet {
 //   .csv    with a header
 //   .txt    one path a line
 // Keys of objects and columns: path (or video, file, video_path), prompt (caption, text, prompt_en), index, reference,
-// dimension. Paths are relative to the manifest, or else to the working directory. Names starting with a dot are passed
+// dimension, appearance_style. Paths are relative to the manifest, or else to the working directory. Names starting with a dot are passed
 // over. Folders are read in natural order. A path that does not exist becomes an item all the same (opening it fails,
 // by name); a manifest that cannot be read throws.
 InputSet collect_inputs(const std::vector<std::string>& inputs);

@@ -56,7 +56,7 @@ void add_json_row(const Json& v, const std::string& where, std::vector<ManifestR
   ManifestRow row;
   for (const auto& [key, value] : v.items()) {
     const std::string name = standard_key(key);
-    if (name == "path" || name == "prompt" || name == "index" || name == "reference" || name == "dimension") {
+    if (name == "path" || name == "prompt" || name == "index" || name == "reference" || name == "dimension" || name == "appearance_style") {
       row[name] = text_of(value, fmt::format("{}: {}", where, key));
     }
   }

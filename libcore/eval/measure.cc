@@ -112,17 +112,46 @@ void require_whole(const Picture& p, const Picture* previous, int64_t index) {
   }
 }
 
+// A metric and the dimensions that it serves.
+struct Served {
+  std::vector<std::string> names;
+  std::unique_ptr<Metric> metric;
+};
+
+std::vector<Served> make_metrics(const MeasureOptions& options) {
+  std::vector<Served> all;
+  for (const std::string& name : options.metrics) {
+    const auto same = std::ranges::find_if(all, [&](const Served& s) { return shared_metric(s.names[0]) == shared_metric(name); });
+    if (same == all.end()) all.push_back({{name}, make_metric(name, options.context)});
+    else same->names.push_back(name);
+  }
+  return all;
+}
+
+// Frames that metrics choose by their count.
+void decode_again(std::vector<Served>& metrics, int64_t count, const OpenVideo& open, ThreadPool& pool) {
+  std::map<int64_t, std::vector<Metric*>> wanted;
+  for (Served& s : metrics)
+    for (const int64_t i : s.metric->frames_again(count)) wanted[i].push_back(s.metric.get());
+  if (wanted.empty()) return;
+  MS_CHECK(open, "frames of a video that cannot be opened again");
+  const std::unique_ptr<VideoReader> video = open();
+  Picture picture;
+  double time = 0;
+  for (int64_t n = 0; n <= wanted.rbegin()->first; ++n) {
+    if (!video->next(picture, time)) throw Error(fmt::format("{} frames at first, {} when it was read again", count, n), "let nothing write to it meanwhile");
+    if (const auto at = wanted.find(n); at != wanted.end())
+      for (Metric* m : at->second) m->add_again(n, picture, pool);
+  }
+}
+
 }  // namespace
 
 VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options,
                             ThreadPool& pool) {
   VideoMeasures out;
-  std::vector<std::pair<std::string, std::unique_ptr<Metric>>> metrics;
-  bool references = false;
-  for (const std::string& name : options.metrics) {
-    metrics.emplace_back(name, make_metric(name));
-    references = references || metric_needs_reference(name);
-  }
+  std::vector<Served> metrics = make_metrics(options);
+  const bool references = std::ranges::any_of(options.metrics, metric_needs_reference);
   ReferenceTrack reference(references ? open_reference : OpenVideo{});
   AlarmCollector alarms;
   DriftCollector drift;
@@ -137,7 +166,7 @@ VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference,
         before ? sum_abs_difference(current.rgb.data(), before->rgb.data(), static_cast<int64_t>(current.rgb.size()))
                : 0;
     const FrameContext frame{n, current, before, difference, reference.next(current, n), pool};
-    for (auto& [name, metric] : metrics) metric->add(frame);
+    for (const Served& s : metrics) s.metric->add(frame);
     alarms.add(frame);
     drift.add(current);
     if (options.thumbnails) thumbnails.add(frame);
@@ -149,10 +178,11 @@ VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference,
   reference.end(n);
   const VideoInfo& info = video.info();
   out.facts = {previous.width, previous.height, n, info.rate_known ? info.fps : 0, info.codec, info.declared_frames};
-  for (auto& [name, metric] : metrics) {
-    Score score = metric->finish();
-    if (metric_needs_reference(name) && !reference.reason().empty()) score = {std::nullopt, reference.reason()};
-    out.scores.emplace(name, std::move(score));
+  decode_again(metrics, n, options.open_again, pool);
+  for (const Served& s : metrics) {
+    Score score = s.metric->finish();
+    if (metric_needs_reference(s.names[0]) && !reference.reason().empty()) score = {std::nullopt, reference.reason()};
+    for (const std::string& name : s.names) out.scores.emplace(name, score);
   }
   out.alarms = alarms.finish();
   out.drift = drift.finish();

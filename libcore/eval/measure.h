@@ -1,4 +1,5 @@
-// One pass over one video: every metric, alarm and curve from a single decoding, three pictures in memory.
+// One pass over one video: every metric, alarm and curve from a single decoding, three pictures in memory. Some metrics choose
+// frames when they know how many there are: for those the video is decoded once more.
 #pragma once
 #include <functional>
 #include <map>
@@ -35,13 +36,15 @@ struct VideoMeasures {
   std::vector<Thumbnail> thumbnails;  // first frame, the two around the largest jump, last frame
 };
 
-struct MeasureOptions {
-  std::vector<std::string> metrics;  // of metric_names()
-  bool thumbnails = false;
-};
-
 // Opens a video or throws.
 using OpenVideo = std::function<std::unique_ptr<VideoReader>()>;
+
+struct MeasureOptions {
+  std::vector<std::string> metrics;  // of metric_names()
+  MetricContext context = {};
+  OpenVideo open_again = {};  // the video, for metrics that choose frames by their count
+  bool thumbnails = false;
+};
 
 // Reads `video` to its end, and `open_reference()`, when given, beside it. A reference that cannot be read, has another
 // size, or ends early costs psnr and ssim (or the frames beyond its end), never the rest; `warnings` says so. Throws

@@ -29,19 +29,35 @@ struct Score {
   std::vector<double> trace = {};  // one value a frame, NaN where a frame has none
   std::string trace_label = {};    // what the trace holds, with its unit
   std::map<std::string, double> extra = {};
+  double weight = 1;  // of this video in the dimension's mean: VBench averages some dimensions over frames
 };
 
 class Metric {
  public:
   virtual ~Metric() = default;
   virtual void add(const FrameContext& frame) = 0;
+  // What a metric can choose only when it knows how many frames there are: their indices, ascending, asked for after the last
+  // add(); the video is decoded again and add_again() called with each.
+  virtual std::vector<int64_t> frames_again(int64_t /*count*/) { return {}; }
+  virtual void add_again(int64_t /*index*/, const Picture&, ThreadPool&) {}
   virtual Score finish() = 0;  // once, after the last picture
+};
+
+class EvalNetworks;
+
+// What a metric knows of its video besides frames.
+struct MetricContext {
+  const EvalNetworks* networks = nullptr;  // those that its dimensions need have been loaded
+  std::string prompt, style;               // empty: none
 };
 
 // Metrics that can be computed here: names of dimensions.
 const std::vector<std::string_view>& metric_names();
 bool metric_needs_reference(std::string_view name);
-std::unique_ptr<Metric> make_metric(std::string_view name);  // CHECKs the name
+// CHECKs the name.
+std::unique_ptr<Metric> make_metric(std::string_view name, const MetricContext& context = {});
+// Dimensions of one value, which one metric serves: the first of their names.
+std::string_view shared_metric(std::string_view name);
 
 // temporal_flickering: (255 - mean over neighbours of the mean |F_i+1 - F_i| over all bytes) / 255, from integer sums.
 std::unique_ptr<Metric> make_flicker_metric();

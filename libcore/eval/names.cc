@@ -88,6 +88,15 @@ void find_near(NameAudit& audit, const std::vector<std::pair<std::string, int64_
   }
 }
 
+// VBench's auxiliary_info: {"appearance_style": {"appearance_style": "Van Gogh style"}}, or the phrase itself there or in its place.
+std::string style_of(const Json& entry) {
+  constexpr const char* kKey = "appearance_style";
+  const Json* at = &entry;
+  if (at->is_object() && at->contains("auxiliary_info")) at = &at->at("auxiliary_info");
+  for (int depth = 0; depth < 2 && at->is_object() && at->contains(kKey); ++depth) at = &at->at(kKey);
+  return at->is_string() && at != &entry ? at->get<std::string>() : std::string();
+}
+
 PromptEntry prompt_of(const Json& v, const std::string& where) {
   PromptEntry e;
   if (v.is_string()) {
@@ -104,6 +113,7 @@ PromptEntry prompt_of(const Json& v, const std::string& where) {
       }
     }
   }
+  e.style = style_of(v);
   if (e.prompt.empty()) throw Error(fmt::format("{}: expected a prompt or an object with \"prompt_en\"", where));
   return e;
 }
@@ -159,6 +169,7 @@ std::vector<PromptEntry> read_prompts(const std::string& path) {
       unique.push_back(std::move(e));
       continue;
     }
+    if (unique[found->second].style.empty()) unique[found->second].style = e.style;
     std::vector<std::string>& known = unique[found->second].dimensions;
     for (std::string& d : e.dimensions) {
       if (std::find(known.begin(), known.end(), d) == known.end()) known.push_back(std::move(d));
@@ -190,6 +201,7 @@ NameAudit audit_names(std::vector<VideoItem>& items, const std::vector<PromptEnt
       ++audit.matched;
       kept.push_back(items[found->second[0]]);
       kept.back().dimensions = p.dimensions;
+      if (!p.style.empty()) kept.back().style = p.style;
       for (size_t i : found->second) unmatched.erase(i);
       for (size_t k = 1; k < found->second.size(); ++k)
         audit.duplicates.push_back(file_name(items[found->second[k]].path));

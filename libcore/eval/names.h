@@ -14,10 +14,11 @@ namespace megaslide {
 struct PromptEntry {
   std::string prompt;                   // NFC
   std::vector<std::string> dimensions;  // of the suite; empty: all
+  std::string style = {};               // the phrase that appearance_style compares with, or empty
 };
 
 // A JSON list of {"prompt_en", "dimension"} as VBench_full_info.json is, a JSON list of strings, or a text with one
-// prompt a line. Equal prompts become one entry with all their dimensions.
+// prompt a line. Equal prompts become one entry with all their dimensions and the first style phrase.
 std::vector<PromptEntry> read_prompts(const std::string& path);
 
 struct NameAudit {
@@ -31,7 +32,7 @@ struct NameAudit {
 };
 
 // Compares in NFC; extensions do not matter, and neither does the order of files. Keeps in `items` the matched ones, in
-// the order of prompts and indices, and gives them their prompt's dimensions.
+// the order of prompts and indices, and gives them their prompt's dimensions and style phrase.
 NameAudit audit_names(std::vector<VideoItem>& items, const std::vector<PromptEntry>& prompts, int64_t videos_a_prompt);
 
 // Edit distance (insert, delete, replace), or limit + 1 when it is more than `limit`.

@@ -88,7 +88,10 @@ Json provenance_json(const Evaluation& e) {
   j["videos_a_prompt"] = o.prompts.empty() ? Json(nullptr) : Json(o.videos_a_prompt);
   j["reference"] = o.reference.empty() ? Json(nullptr) : Json(o.reference);
   j["imports"] = o.imports;
-  j["weights"] = Json::object();
+  Json weights = Json::object();
+  for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}};
+  j["weights"] = std::move(weights);
+  if (!e.networks.empty()) j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
   j["static_filter"] = "not applied";
   j["bootstrap"] = {{"resamples", 2000}, {"seed", o.seed}, {"interval", "percentile, 95%"}};
   j["clamped"] = o.clamp;

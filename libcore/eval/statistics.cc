@@ -43,8 +43,15 @@ double mean_of(const std::vector<double>& values) {
   return stable_sum(values) / static_cast<double>(values.size());
 }
 
+double weighted_mean(const std::vector<double>& values, const std::vector<double>& weights) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> products(values.size());
+  for (size_t i = 0; i < values.size(); ++i) products[i] = weights[i] * values[i];
+  return stable_sum(products) / stable_sum(weights);
+}
+
 std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, uint64_t seed, std::string_view purpose,
-                                            int resamples) {
+                                            int resamples, const std::vector<double>& weights) {
   const size_t n = values.size();
   if (n < 2 || !std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
     return std::nullopt;
@@ -54,9 +61,13 @@ std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, u
   uint64_t draw = 0;
   for (double& mean : means) {
     // Sums of differences from the first value: equal values give their mean to the bit.
-    double sum = 0;
-    for (size_t i = 0; i < n; ++i) sum += values[random.below(series, draw++, n)] - values[0];
-    mean = values[0] + sum / static_cast<double>(n);
+    double sum = 0, total = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const size_t at = random.below(series, draw++, n);
+      const double weight = weights.empty() ? 1 : weights[at];
+      sum += weight * (values[at] - values[0]), total += weight;
+    }
+    mean = values[0] + sum / total;
   }
   std::sort(means.begin(), means.end());
   return Interval{percentile(means, 0.025), percentile(means, 0.975)};

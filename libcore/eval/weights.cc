@@ -2,20 +2,51 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "base/error.h"
 
 namespace megaslide {
+namespace {
+
+struct Published {
+  std::string_view network, where;  // the file and who publishes it
+  std::string_view licence;         // where it binds users to non-commercial use
+};
+constexpr std::array kPublished{
+    Published{"dino_vitb16", "facebook/dino-vitb16 of Hugging Face, or dino_vitbase16_pretrain.pth of facebookresearch/dino", ""},
+    Published{"clip_vit_b32", "openai/clip-vit-base-patch32 of Hugging Face", ""},
+    Published{"clip_vit_l14", "openai/clip-vit-large-patch14 of Hugging Face", ""},
+    Published{"aesthetic_head", "sa_0_4_vit_l_14_linear.pth of LAION-AI/aesthetic-predictor", ""},
+    Published{"viclip_l14", "ViClip-InternVid-10M-FLT.pth of OpenGVLab/VBench_Used_Models", ""},
+    Published{"raft_things", "raft-things.pth of princeton-vl/RAFT", ""},
+    Published{"musiq_spaq", "musiq_spaq_ckpt-358bb6af.pth of chaofengc/IQA-PyTorch", "PolyForm Noncommercial 1.0.0"},
+    Published{"amt_s", "amt-s.pth of MCG-NKU/AMT", "CC BY-NC 4.0"},
+};
+const Published& published(std::string_view network) {
+  const auto at = std::ranges::find(kPublished, network, &Published::network);
+  MS_CHECK(at != kPublished.end(), "{}", network);
+  return *at;
+}
+
+}  // namespace
+
+bool WeightsReport::serves(const Dimension& d) const {
+  return d.missing.empty() && std::ranges::all_of(d.networks, [&](std::string_view n) { return networks.contains(std::string(n)); });
+}
 
 std::string WeightsReport::reason(const Dimension& d) const {
   if (d.networks.empty()) return fmt::format("{}; import its score with --import", d.missing);
   std::vector<std::string> parts;
   for (std::string_view n : d.networks) {
-    const auto found = networks.find(std::string(n));
-    parts.push_back(fmt::format("{}{}", n, found == networks.end() ? "" : " (found)"));
+    const bool found = networks.contains(std::string(n));
+    if (!d.missing.empty()) parts.push_back(fmt::format("{}{}", n, found ? " (found)" : ""));
+    else if (!found) parts.push_back(fmt::format("{0} ({1}, as {0}.safetensors or {0}.pth)", n, published(n).where));
   }
-  return fmt::format("needs {}, and {}; import its score with --import", fmt::join(parts, " and "), d.missing);
+  if (!d.missing.empty()) return fmt::format("needs {}, and {}; import its score with --import", fmt::join(parts, " and "), d.missing);
+  return fmt::format("needs {} in {}", fmt::join(parts, " and "), folder.empty() ? "a folder given with --weights" : folder);
 }
 
 WeightsReport inspect_weights(const std::string& folder, std::vector<std::string>& warnings) {
@@ -25,22 +56,21 @@ WeightsReport inspect_weights(const std::string& folder, std::vector<std::string
   std::error_code ec;
   if (!fs::is_directory(folder, ec)) throw usage_error(fmt::format("--weights {}: no such folder", folder));
   report.folder = folder;
-  std::vector<std::string> found;
+  std::vector<std::string> unused;
   for (const Dimension& d : dimensions()) {
     for (std::string_view n : d.networks) {
       for (const char* extension : {".safetensors", ".pth"}) {
         const std::string path = (fs::path(folder) / fmt::format("{}{}", n, extension)).string();
-        if (fs::exists(path, ec) && report.networks.emplace(n, path).second) found.emplace_back(n);
+        if (!fs::exists(path, ec) || !report.networks.emplace(n, path).second) continue;
+        if (!d.missing.empty()) unused.emplace_back(n);
+        else if (!published(n).licence.empty())
+          warnings.push_back(fmt::format("{}: published under {}: for non-commercial use", path, published(n).licence));
       }
     }
   }
-  if (found.empty()) {
-    warnings.push_back(fmt::format("--weights {}: none of the known networks is in it", folder));
-  } else {
-    warnings.push_back(
-        fmt::format("--weights {}: this version runs none of these networks ({}): their dimensions stay withheld",
-                    folder, fmt::join(found, ", ")));
-  }
+  if (report.networks.empty()) warnings.push_back(fmt::format("--weights {}: none of the known networks is in it", folder));
+  if (!unused.empty())
+    warnings.push_back(fmt::format("--weights {}: this version does not run {}: their dimensions stay withheld", folder, fmt::join(unused, ", ")));
   return report;
 }
 

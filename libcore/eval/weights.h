@@ -11,13 +11,15 @@ namespace megaslide {
 struct WeightsReport {
   std::string folder;                           // empty: none given
   std::map<std::string, std::string> networks;  // name ("dino_vitb16") -> path, of those found
-  // Why dimension `d` is withheld.
+  // Whether `d` is computed here: all its networks, if it has any, are there.
+  bool serves(const Dimension& d) const;
+  // Why dimension `d` is withheld, and what to fetch.
   std::string reason(const Dimension& d) const;
 };
 
-// Looks for NAME.safetensors and NAME.pth of every network that a dimension names; reads none of them. Adds to
-// `warnings` that networks which are there cannot be run by this version. Throws a usage Error when the folder does not
-// exist.
+// Looks for NAME.safetensors and NAME.pth of every network that a dimension names; reads none of them. Adds to `warnings` which
+// are there and cannot be run, and the licences of those that bind their users to non-commercial use. Throws a usage Error when
+// the folder does not exist.
 WeightsReport inspect_weights(const std::string& folder, std::vector<std::string>& warnings);
 
 }  // namespace megaslide

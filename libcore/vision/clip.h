@@ -22,6 +22,7 @@ class ClipNetwork {
   int64_t image_size() const { return image_size_; }  // S, of the side of a picture
   int64_t embed() const { return text_.embed(); }
   int64_t context() const { return text_.context(); }
+  int64_t vocabulary() const { return text_.vocabulary(); }
   // logits = logit_scale · cosine. The file holds its logarithm.
   double logit_scale() const { return logit_scale_; }
 

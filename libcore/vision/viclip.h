@@ -22,6 +22,7 @@ class ViclipNetwork {
   int64_t frames() const { return frames_; }          // of a clip
   int64_t embed() const { return text_.embed(); }
   int64_t context() const { return text_.context(); }
+  int64_t vocabulary() const { return text_.vocabulary(); }
 
   // Which frames of a video of n > 0 make its clip, ascending: the middles of equal parts, the last repeated where there are fewer.
   static std::vector<int64_t> clip_frames(int64_t n, int64_t frames);

@@ -201,15 +201,16 @@ TEST(Evaluate, DimensionsAskedForAreWithheldByName) {
   EXPECT_THROW(run({kMixed}, o), Error);
 }
 
-TEST(Evaluate, WeightsThatCannotRunAreSaid) {
+TEST(Evaluate, AbsentNetworksAreSaidWithWhatToFetch) {
   const TemporaryFolder t;
-  t.write("w/dino_vitb16.safetensors", "x");
-  t.write("w/amt_s.pth", "x");
+  t.write("w/readme.txt", "x");
   EvalOptions o;
   o.weights = t / "w";
   const Evaluation e = run({kMixed}, o);
-  EXPECT_TRUE(says(e.warnings, "this version runs none of these networks (dino_vitb16, amt_s)"));
-  EXPECT_NE(e.withheld.at("subject_consistency").find("dino_vitb16 (found)"), std::string::npos);
+  EXPECT_TRUE(says(e.warnings, "none of the known networks is in it"));
+  EXPECT_NE(e.withheld.at("subject_consistency").find("needs dino_vitb16 (facebook/dino-vitb16"), std::string::npos);
+  EXPECT_NE(e.withheld.at("aesthetic_quality").find("clip_vit_l14"), std::string::npos);
+  EXPECT_NE(e.withheld.at("aesthetic_quality").find("aesthetic_head"), std::string::npos);
   o.weights = t / "nowhere";
   EXPECT_THROW(run({kMixed}, o), Error);
 }

@@ -26,7 +26,7 @@ VideoMeasures measure(const std::vector<Picture>& frames, const std::vector<Pict
   MemoryReader video(frames);
   OpenVideo open;
   if (reference) open = [&] { return std::make_unique<MemoryReader>(*reference); };
-  return measure_video(video, open, {{"temporal_flickering", "psnr", "ssim"}, true}, pool);
+  return measure_video(video, open, {.metrics = {"temporal_flickering", "psnr", "ssim"}, .thumbnails = true}, pool);
 }
 
 TEST(Flicker, EqualsTheExactSums) {
@@ -118,7 +118,7 @@ TEST(Reference, DamagedReferenceCostsOnlyItsScores) {
     r->fail_at = 3;
     return r;
   };
-  const VideoMeasures m = measure_video(video, open, {{"temporal_flickering", "psnr"}, false}, pool);
+  const VideoMeasures m = measure_video(video, open, {.metrics = {"temporal_flickering", "psnr"}}, pool);
   EXPECT_NE(m.scores.at("psnr").reason.find("damaged packet"), std::string::npos);
   EXPECT_TRUE(m.scores.at("temporal_flickering").value);
   EXPECT_EQ(m.facts.frames, 6);
@@ -129,11 +129,11 @@ TEST(Measure, DamageEmptinessAndSizeChangesThrow) {
   const std::vector<Picture> moving = golden_video("videos", "moving");
   MemoryReader damaged(moving);
   damaged.fail_at = 2;
-  EXPECT_THROW(measure_video(damaged, {}, {{"temporal_flickering"}, false}, pool), Error);
+  EXPECT_THROW(measure_video(damaged, {}, {.metrics = {"temporal_flickering"}}, pool), Error);
   MemoryReader empty({});
-  EXPECT_THROW(measure_video(empty, {}, {{}, false}, pool), Error);
+  EXPECT_THROW(measure_video(empty, {}, {}, pool), Error);
   MemoryReader changing({flat_picture(8, 8, 1), flat_picture(9, 8, 1)});
-  EXPECT_THROW(measure_video(changing, {}, {{}, false}, pool), Error);
+  EXPECT_THROW(measure_video(changing, {}, {}, pool), Error);
 }
 
 std::vector<std::string> alarms_of(const std::vector<Picture>& frames) {

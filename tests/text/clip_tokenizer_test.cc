@@ -23,7 +23,7 @@ namespace {
 using testing_support::TemporaryFolder;
 using Ids = std::vector<int64_t>;
 
-const std::string kVocabulary = MEGASLIDE_TEST_DATA "/vbench/bpe_simple_vocab_16e6.txt.gz";
+const std::string kVocabulary = MEGASLIDE_SOURCE_DIR "/configs/clip/bpe_simple_vocab_16e6.txt.gz";
 
 const ClipTokenizer& published() {
   static const ClipTokenizer t = ClipTokenizer::open(kVocabulary);

@@ -1,0 +1,181 @@
+#include "eval/network_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "eval/statistics.h"
+#include "kernels/stream.h"
+#include "vision/frame_choice.h"
+#include "vision/preprocess.h"
+
+namespace megaslide {
+namespace {
+
+// A feature over its norm, in fp64.
+std::vector<double> direction(const float* feature, int64_t n) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(feature[i]) * static_cast<double>(feature[i]);
+  if (!(squares > 0) || !std::isfinite(squares)) throw Error("a network gave features that are 0 or not finite", "check its weights");
+  std::vector<double> out(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) out[static_cast<size_t>(i)] = static_cast<double>(feature[i]) / std::sqrt(squares);
+  return out;
+}
+std::vector<double> direction(const HostTensor& t) { return direction(t.f32(), t.elements()); }
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  MS_CHECK(a.size() == b.size(), "features of {} and {} values", a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+using FeatureOf = std::function<HostTensor(const Picture&, ThreadPool&)>;
+
+class ConsistencyMetric final : public Metric {
+ public:
+  ConsistencyMetric(FeatureOf feature, std::string label) : feature_(std::move(feature)), label_(std::move(label)) {}
+
+  void add(const FrameContext& f) override {
+    std::vector<double> now = direction(feature_(f.picture, f.pool));
+    if (trace_.empty()) {
+      first_ = now;
+      trace_.push_back(std::numeric_limits<double>::quiet_NaN());
+    } else {
+      scores_.push_back((std::max(0.0, dot(before_, now)) + std::max(0.0, dot(first_, now))) / 2);
+      trace_.push_back(scores_.back());
+    }
+    before_ = std::move(now);
+  }
+  Score finish() override {
+    if (scores_.empty()) return {std::nullopt, "n/a: needs at least 2 frames"};
+    Score s{mean_of(scores_), "", std::move(trace_), label_};
+    s.weight = static_cast<double>(scores_.size());
+    return s;
+  }
+
+ private:
+  FeatureOf feature_;
+  std::string label_;
+  std::vector<double> first_, before_, scores_, trace_;
+};
+
+// The mean over frames of what a network says of each.
+class FrameMeanMetric final : public Metric {
+ public:
+  using ScoreOf = std::function<double(const Picture&, ThreadPool&)>;
+  FrameMeanMetric(ScoreOf score, std::string label, bool over_frames) : score_(std::move(score)), label_(std::move(label)), over_frames_(over_frames) {}
+
+  void add(const FrameContext& f) override { trace_.push_back(score_(f.picture, f.pool)); }
+  Score finish() override {
+    if (trace_.empty()) return {std::nullopt, "n/a: needs a frame"};
+    const double mean = mean_of(trace_);
+    Score s{mean, "", std::move(trace_), label_};
+    if (over_frames_) s.weight = static_cast<double>(s.trace.size());
+    return s;
+  }
+
+ private:
+  ScoreOf score_;
+  std::string label_;
+  bool over_frames_;
+  std::vector<double> trace_;
+};
+
+class NotApplicable final : public Metric {
+ public:
+  explicit NotApplicable(std::string reason) : reason_(std::move(reason)) {}
+  void add(const FrameContext&) override {}
+  Score finish() override { return {std::nullopt, reason_}; }
+
+ private:
+  std::string reason_;
+};
+
+// Its frames are known when the last has been seen.
+class ViclipMetric final : public Metric {
+ public:
+  ViclipMetric(const EvalNetworks& networks, std::string prompt) : networks_(networks), prompt_(std::move(prompt)) {}
+
+  void add(const FrameContext&) override {}
+  std::vector<int64_t> frames_again(int64_t count) override {
+    wanted_ = middle_frames(count, networks_.viclip().frames());
+    std::vector<int64_t> once = wanted_;
+    once.erase(std::unique(once.begin(), once.end()), once.end());
+    return once;
+  }
+  void add_again(int64_t index, const Picture& picture, ThreadPool& pool) override {
+    const int64_t side = networks_.viclip().image_size(), values = 3 * side * side;
+    const HostTensor one = preprocess(picture, Preprocessing::kClipUint8, side, pool);
+    if (pixels_.empty()) pixels_ = HostTensor(DType::kF32, {static_cast<int64_t>(wanted_.size()), 3, side, side});
+    for (size_t i = 0; i < wanted_.size(); ++i)
+      if (wanted_[i] == index) std::copy_n(one.f32(), values, pixels_.f32() + static_cast<int64_t>(i) * values);
+    pool_ = &pool;
+  }
+  Score finish() override {
+    if (prompt_.empty()) return {std::nullopt, "n/a: the video has no prompt"};
+    if (pixels_.empty()) return {std::nullopt, "n/a: needs a frame"};
+    PoolStream stream(*pool_);
+    const std::vector<float> text = networks_.viclip_text(prompt_, *pool_);
+    return {dot(direction(networks_.viclip().video_features(stream, pixels_)), direction(text.data(), static_cast<int64_t>(text.size()))), ""};
+  }
+
+ private:
+  const EvalNetworks& networks_;
+  std::string prompt_;
+  std::vector<int64_t> wanted_;
+  HostTensor pixels_;
+  ThreadPool* pool_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Metric> make_subject_metric(const EvalNetworks& networks) {
+  const auto feature = [&networks](const Picture& p, ThreadPool& pool) {
+    PoolStream stream(pool);
+    return networks.dino().features(stream, preprocess(p, Preprocessing::kDino, kDinoPixels, pool));
+  };
+  return std::make_unique<ConsistencyMetric>(feature, "likeness to the frame before and the first (cosine of DINO features)");
+}
+
+std::unique_ptr<Metric> make_background_metric(const EvalNetworks& networks) {
+  const auto feature = [&networks](const Picture& p, ThreadPool& pool) {
+    PoolStream stream(pool);
+    return networks.clip_b32().image_features(stream, preprocess(p, Preprocessing::kClipFloat, networks.clip_b32().image_size(), pool));
+  };
+  return std::make_unique<ConsistencyMetric>(feature, "likeness to the frame before and the first (cosine of CLIP features)");
+}
+
+std::unique_ptr<Metric> make_aesthetic_metric(const EvalNetworks& networks) {
+  const auto score = [&networks](const Picture& p, ThreadPool& pool) {
+    PoolStream stream(pool);
+    const HostTensor pixels = preprocess(p, Preprocessing::kClipFloat, networks.clip_l14().image_size(), pool);
+    return networks.aesthetic_head().scores(networks.clip_l14().image_features(stream, pixels))[0];
+  };
+  return std::make_unique<FrameMeanMetric>(score, "aesthetic score over 10", false);
+}
+
+std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, const std::string& style) {
+  if (style.empty())
+    return std::make_unique<NotApplicable>("n/a: no style phrase is stated (appearance_style of a manifest, auxiliary_info of --prompts)");
+  std::vector<double> text;  // at the first frame
+  const auto score = [&networks, style, text](const Picture& p, ThreadPool& pool) mutable {
+    if (text.empty()) {
+      const std::vector<float> feature = networks.clip_text(style, pool);
+      text = direction(feature.data(), static_cast<int64_t>(feature.size()));
+    }
+    PoolStream stream(pool);
+    const ClipNetwork& clip = networks.clip_b32();
+    const HostTensor pixels = preprocess(p, Preprocessing::kClipPil, clip.image_size(), pool);
+    return clip.logit_scale() * dot(direction(clip.image_features(stream, pixels)), text) / 100;
+  };
+  return std::make_unique<FrameMeanMetric>(score, "likeness to the style phrase (CLIP's logit over 100)", true);
+}
+
+std::unique_ptr<Metric> make_viclip_metric(const EvalNetworks& networks, const std::string& prompt) {
+  return std::make_unique<ViclipMetric>(networks, prompt);
+}
+
+}  // namespace megaslide

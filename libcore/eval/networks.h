@@ -1,0 +1,65 @@
+// The networks that dimensions need, from the folder --weights: opened and checked before any video is decoded, then shared by
+// all videos and threads.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "eval/weights.h"
+#include "text/clip_tokenizer.h"
+#include "vision/aesthetic.h"
+#include "vision/clip.h"
+#include "vision/dino.h"
+#include "vision/viclip.h"
+
+namespace megaslide {
+
+struct UsedNetwork {
+  std::string path, sha256;
+};
+
+class EvalNetworks {
+ public:
+  // Loads what `dimensions` need and the folder holds. compute: kF32, or kBF16 for the products of transformers. Throws Error
+  // naming file and tensor for a file that is damaged, no such network, or holds values that are not finite.
+  EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool);
+
+  DType compute() const { return compute_; }
+  // CHECK that the network has been loaded.
+  const DinoNetwork& dino() const { return of(dino_); }
+  const ClipNetwork& clip_b32() const { return of(clip_b32_); }
+  const ClipNetwork& clip_l14() const { return of(clip_l14_); }
+  const AestheticHead& aesthetic_head() const { return of(aesthetic_head_); }
+  const ViclipNetwork& viclip() const { return of(viclip_); }
+
+  // Features of a text, kept for the next video that has it. Throws a usage Error for a text longer than CLIP's context;
+  // ViCLIP's is cut.
+  std::vector<float> clip_text(const std::string& text, ThreadPool& pool) const;
+  std::vector<float> viclip_text(const std::string& text, ThreadPool& pool) const;
+
+  // By network; with them "clip_vocabulary" where texts are split.
+  const std::map<std::string, UsedNetwork>& used() const { return used_; }
+
+ private:
+  template <class T>
+  static const T& of(const std::unique_ptr<T>& network) {
+    MS_CHECK(network != nullptr, "a network that no dimension asked for");
+    return *network;
+  }
+  void load_tokenizer(const WeightsReport& weights);
+  void require_vocabulary(int64_t ids, const std::string& path) const;
+
+  DType compute_;
+  std::unique_ptr<DinoNetwork> dino_;
+  std::unique_ptr<ClipNetwork> clip_b32_, clip_l14_;
+  std::unique_ptr<AestheticHead> aesthetic_head_;
+  std::unique_ptr<ViclipNetwork> viclip_;
+  std::unique_ptr<ClipTokenizer> tokenizer_;
+  std::map<std::string, UsedNetwork> used_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::vector<float>> texts_;  // "clip:" or "viclip:" and the text
+};
+
+}  // namespace megaslide

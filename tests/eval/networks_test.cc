@@ -1,0 +1,173 @@
+// Dimensions with networks: goldens of tiny networks under their published names (spec vbench.md), and files that are no such network.
+#include "eval/networks.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "eval/evaluate.h"
+#include "eval/report.h"
+#include "tests/eval/golden_frames.h"
+#include "tests/support/error_text.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/vision/golden_networks.h"
+#include "vision/preprocess.h"
+
+namespace megaslide {
+namespace {
+
+using testing_support::error_of;
+using testing_support::expect_contains;
+using testing_support::TemporaryFolder;
+
+// fp32 features are 1e-6 of their norm from fp64 (goldens' README); a cosine then is within twice that of the golden, which was stored
+// in fp64.
+constexpr double kCosine = 5e-6;
+
+// A vocabulary of 600 ids, as many as the tiny CLIP knows: 86 merges of two letters.
+std::string tiny_merges() {
+  std::string text = "#version: 0.2\n";
+  for (int i = 0; i < 86; ++i) text += fmt::format("{} {}\n", static_cast<char>('a' + i / 26), static_cast<char>('a' + i % 26));
+  return text;
+}
+
+class NetworkDimensions : public testing::Test {
+ protected:
+  NetworkDimensions() {
+    folder_.copy(vbench_data("dino_hub"), "w/dino_vitb16.safetensors");
+    folder_.copy(vbench_data("clip_openai"), "w/clip_vit_b32.safetensors");
+    folder_.copy(vbench_data("clip_hf"), "w/clip_vit_l14.safetensors");
+    folder_.copy(vbench_data("aesthetic_head"), "w/aesthetic_head.safetensors");
+    folder_.write("w/merges.txt", tiny_merges());
+    // The tiny ViCLIP knows 512 ids, fewer than any vocabulary of bytes has.
+    HostTensor tokens(DType::kF32, {600, 64});
+    for (int64_t i = 0; i < tokens.elements(); ++i) tokens.f32()[i] = static_cast<float>(i * 7919 % 1013) / 1013 - 0.5f;
+    AlteredWeights("viclip_names").drop("text_encoder.token_embedding.weight").add("text_encoder.token_embedding.weight", tokens)
+        .write(folder_ / "w/viclip_l14.safetensors");
+  }
+  VideoMeasures measure(const std::vector<Picture>& frames, const std::vector<std::string>& names, const std::string& prompt = {},
+                        const std::string& style = {}) {
+    const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), names, DType::kF32, pool_);
+    MemoryReader video(frames);
+    MeasureOptions o{.metrics = names, .context = {&networks, prompt, style}, .open_again = [&] { return std::make_unique<MemoryReader>(frames); }};
+    return measure_video(video, {}, o, pool_);
+  }
+  TemporaryFolder folder_;
+  ThreadPool pool_{2};
+  std::vector<std::string> warnings_;
+};
+
+std::vector<Picture> golden_frames(const std::string& file) { return frames_of(SafetensorsFile::open(vbench_data(file)).view("video")); }
+nlohmann::json golden_json(const std::string& name) { return nlohmann::json::parse(read_file(MEGASLIDE_TEST_DATA "/vbench/" + name)); }
+
+void expect_trace(const Score& s, const nlohmann::json& expected) {
+  ASSERT_TRUE(s.value);
+  EXPECT_NEAR(*s.value, expected["score"].get<double>(), kCosine);
+  ASSERT_EQ(s.trace.size(), expected["frame_scores"].size() + 1);
+  EXPECT_TRUE(std::isnan(s.trace[0]));
+  for (size_t i = 1; i < s.trace.size(); ++i) EXPECT_NEAR(s.trace[i], expected["frame_scores"][i - 1].get<double>(), kCosine) << i;
+  EXPECT_EQ(s.weight, static_cast<double>(s.trace.size() - 1));
+}
+
+TEST_F(NetworkDimensions, SubjectAndBackgroundConsistency) {
+  expect_trace(measure(golden_frames("dino_golden"), {"subject_consistency"}).scores.at("subject_consistency"),
+               golden_json("dino.json")["subject_consistency"]);
+  expect_trace(measure(golden_frames("clip_golden"), {"background_consistency"}).scores.at("background_consistency"),
+               golden_json("clip.json")["background_consistency"]);
+  std::vector<Picture> one = golden_frames("dino_golden");
+  one.resize(1);
+  EXPECT_EQ(measure(one, {"subject_consistency"}).scores.at("subject_consistency").reason, "n/a: needs at least 2 frames");
+}
+
+TEST_F(NetworkDimensions, AestheticQuality) {
+  const Score s = measure(golden_frames("clip_golden"), {"aesthetic_quality"}).scores.at("aesthetic_quality");
+  EXPECT_NEAR(s.value.value(), golden_json("clip.json")["aesthetic_quality"].get<double>(), kCosine);
+  EXPECT_EQ(s.weight, 1);
+}
+
+// The golden's texts are ids; here the phrase becomes ids first, and the picture's side is the golden's.
+TEST_F(NetworkDimensions, AppearanceStyleIsTheLogitOfTheStylePhrase) {
+  const std::vector<Picture> frames = golden_frames("clip_golden");
+  const Score s = measure(frames, {"appearance_style"}, "a fox", "van gogh").scores.at("appearance_style");
+  PoolStream stream(pool_);
+  const ClipNetwork clip = ClipNetwork::load(stream, vbench_weights("clip_openai"));
+  const HostTensor text = clip.text_features(stream, ClipTokenizer::open(folder_ / "w/merges.txt").encode("van gogh")),
+                   images = vbench_golden("clip_golden", "image_features.clip_pil");
+  double mean = 0;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    double dot = 0, a = 0, b = 0;
+    for (int64_t c = 0; c < clip.embed(); ++c) {
+      const double x = static_cast<double>(images.f32()[static_cast<int64_t>(i) * clip.embed() + c]), y = static_cast<double>(text.f32()[c]);
+      dot += x * y, a += x * x, b += y * y;
+    }
+    mean += clip.logit_scale() * dot / std::sqrt(a * b) / 100 / static_cast<double>(frames.size());
+  }
+  // A byte of the preprocessing may be a level off (goldens' README).
+  EXPECT_NEAR(s.value.value(), mean, 1e-4);
+  EXPECT_EQ(s.weight, static_cast<double>(frames.size()));
+  expect_contains(measure(frames, {"appearance_style"}, "a fox").scores.at("appearance_style").reason, "no style phrase");
+}
+
+// Video features against the golden's, through the second decoding; for fewer frames than a clip has, too.
+TEST_F(NetworkDimensions, ViclipChoosesFramesByTheirCount) {
+  const std::vector<Picture> frames = golden_frames("viclip_golden");
+  PoolStream stream(pool_);
+  const ViclipNetwork viclip = ViclipNetwork::load(stream, NetworkWeights::open(folder_ / "w/viclip_l14.safetensors"));
+  const HostTensor text = viclip.text_features(stream, ClipTokenizer::open(folder_ / "w/merges.txt").encode("a fox runs")),
+                   features = vbench_golden("viclip_golden", "video_features");
+  for (const size_t count : {frames.size(), size_t{5}}) {
+    std::vector<Picture> some = frames;
+    some.resize(count);
+    const VideoMeasures m = measure(some, {"temporal_style", "overall_consistency"}, "a fox runs");
+    double dot = 0, a = 0, b = 0;
+    for (int64_t c = 0; c < viclip.embed(); ++c) {
+      const double x = static_cast<double>(features.f32()[(count == 5 ? viclip.embed() : 0) + c]), y = static_cast<double>(text.f32()[c]);
+      dot += x * y, a += x * x, b += y * y;
+    }
+    EXPECT_NEAR(m.scores.at("overall_consistency").value.value(), dot / std::sqrt(a * b), 1e-4) << count;
+    EXPECT_EQ(m.scores.at("overall_consistency").value, m.scores.at("temporal_style").value);
+  }
+  EXPECT_EQ(measure(frames, {"overall_consistency"}).scores.at("overall_consistency").reason, "n/a: the video has no prompt");
+}
+
+TEST_F(NetworkDimensions, WholeEvaluationSaysWhatScoredIt) {
+  EvalOptions o;
+  o.inputs = {MEGASLIDE_TEST_DATA "/eval/mixed"};
+  o.weights = folder_ / "w";
+  o.threads = 2;
+  const Evaluation e = evaluate(o);
+  for (const char* name : {"subject_consistency", "background_consistency", "aesthetic_quality", "temporal_style", "overall_consistency"})
+    EXPECT_NE(e.find(name), nullptr) << name;
+  expect_contains(e.withheld.at("appearance_style"), "no style phrase");
+  const auto json = nlohmann::json::parse(report_json(e));
+  EXPECT_EQ(json["provenance"]["weights"]["dino_vitb16"]["sha256"].get<std::string>().size(), 64u);
+  EXPECT_TRUE(json["provenance"]["weights"].contains("clip_vocabulary"));
+  // A mean over frames, not over videos.
+  const DimensionResult& subject = *e.find("subject_consistency");
+  double sum = 0, frames = 0;
+  for (const ScoredVideo& v : subject.videos) {
+    const auto n = static_cast<double>(e.videos[v.video].measures.facts.frames - 1);
+    sum += n * v.value, frames += n;
+  }
+  EXPECT_NEAR(subject.raw, sum / frames, 1e-15);
+}
+
+TEST_F(NetworkDimensions, FilesThatAreNoSuchNetworkEndTheRunBeforeAnyVideo) {
+  const auto load = [&] {
+    std::vector<std::string> all;
+    for (std::string_view n : metric_names()) all.emplace_back(n);
+    const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), all, DType::kF32, pool_);
+  };
+  EXPECT_EQ(error_of(load), "no error");
+  AlteredWeights("dino_hub").rename("cls_token", "cls_tokn").write(folder_ / "w/dino_vitb16.safetensors");
+  expect_contains(error_of(load), "missing: \"cls_token\"");
+  folder_.write("w/dino_vitb16.safetensors", read_file(vbench_data("dino_hub")).substr(0, 5000));
+  expect_contains(error_of(load), "dino_vitb16.safetensors");
+  folder_.copy(vbench_data("dino_hub"), "w/dino_vitb16.safetensors");
+  folder_.write("w/merges.txt", "#version: 0.2\na b\n");
+  expect_contains(error_of(load), "knows 600 ids, the vocabulary");
+}
+
+}  // namespace
+}  // namespace megaslide
