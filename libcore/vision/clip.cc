@@ -73,14 +73,14 @@ ClipNetwork ClipNetwork::load(Stream& stream, const NetworkWeights& file, DType 
   ClipNetwork c;
   c.image_size_ = grid * side;
   c.logit_scale_ = std::exp(static_cast<double>(file.read("logit_scale").f32()[0]));
-  c.embedding_ = {stream, file.read(n.patches), {}, compute};
+  c.embedding_ = {stream, file.read(n.patches), {}, products_for(stream, compute)};
   c.places_ = file.read(n.places);
   const HostTensor class_token = file.read(n.class_token), projection = file.read(n.projection);
   add_in_place(stream, c.places_.f32(), class_token.f32(), shape.width);
   c.before_ = AffineNorm(file, n.before, kEps);
   c.after_ = AffineNorm(file, n.after, kEps);
   c.transformer_ = {stream, file, shape, n.blocks, compute};
-  c.projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, DType::kF32};
+  c.projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
   c.text_ = {stream, file, text, n.text, compute};
   return c;
 }

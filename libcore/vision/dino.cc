@@ -70,7 +70,7 @@ DinoNetwork DinoNetwork::load(Stream& stream, const NetworkWeights& file, DType 
   file.require(expected, {"pooler.dense.weight", "pooler.dense.bias"});
   d.class_token_ = file.read(names.class_token);
   d.table_ = file.read(names.places);
-  d.embedding_ = {stream, file.read(names.patches + ".weight"), file.read(names.patches + ".bias"), compute};
+  d.embedding_ = {stream, file.read(names.patches + ".weight"), file.read(names.patches + ".bias"), products_for(stream, compute)};
   d.transformer_ = {stream, file, shape, names.blocks, compute};
   d.norm_ = AffineNorm(file, names.norm, kEps);
   return d;

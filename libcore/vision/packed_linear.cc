@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/split_linear.h"
 
 namespace megaslide {
 namespace {
@@ -16,30 +17,54 @@ HostTensor in_dtype(Stream& stream, const HostTensor& t, DType dtype) {
 
 }  // namespace
 
-PackedLinear::PackedLinear(Stream& stream, const HostTensor& w, const HostTensor& bias, DType compute) : compute_(compute) {
+Products products_for(const Stream& stream, DType compute) {
+  MS_CHECK(compute == DType::kF32 || compute == DType::kBF16, "{}", dtype_name(compute));
+  if (compute == DType::kBF16) return Products::kBf16;
+  return split_linear_serves(stream) ? Products::kSplit : Products::kFloat;
+}
+
+int64_t parts_bytes(Products p, int64_t rows, int64_t width) { return p == Products::kSplit ? split_operand_bytes(rows, width) : 0; }
+
+const void* operand_of(Stream& stream, Products p, const void* rows_in, int64_t rows, int64_t width, void* parts) {
+  if (p != Products::kSplit) return rows_in;
+  split_operand(stream, parts, static_cast<const float*>(rows_in), rows, width);
+  return parts;
+}
+
+PackedLinear::PackedLinear(Stream& stream, const HostTensor& w, const HostTensor& bias, Products products) : products_(products) {
   MS_CHECK(w.shape().size() == 2 && (bias.empty() || bias.elements() == w.shape()[0]), "{} and {}", to_string(w.shape()), to_string(bias.shape()));
   n_ = w.shape()[0];
   k_ = w.shape()[1];
-  packed_ = HostTensor(DType::kU8, {linear_packed_bytes(n_, k_, compute, PackFor::kForward)});
-  if (compute == DType::kF32) {
-    linear_pack(stream, packed_.data(), w.data(), n_, k_, compute, PackFor::kForward);
+  const DType dtype = dtype_of(products);
+  packed_ = HostTensor(DType::kU8, {products == Products::kSplit ? split_linear_packed_bytes(n_, k_) : linear_packed_bytes(n_, k_, dtype, PackFor::kForward)});
+  if (products == Products::kSplit) {
+    split_linear_pack(stream, packed_.data(), w.f32(), n_, k_);
   } else {
-    const HostTensor narrow = in_dtype(stream, w, compute);
-    linear_pack(stream, packed_.data(), narrow.data(), n_, k_, compute, PackFor::kForward);
+    const HostTensor narrow = dtype == DType::kF32 ? HostTensor() : in_dtype(stream, w, dtype);
+    linear_pack(stream, packed_.data(), narrow.empty() ? w.data() : narrow.data(), n_, k_, dtype, PackFor::kForward);
   }
-  if (!bias.empty()) bias_ = in_dtype(stream, bias, compute);
+  if (!bias.empty()) bias_ = in_dtype(stream, bias, dtype);
 }
 
 void PackedLinear::forward(Stream& stream, float* y, const void* x, int64_t rows) const {
-  linear_forward(stream, y, x, packed_.data(), bias(), rows, n_, k_, compute_);
+  if (products_ == Products::kSplit)
+    split_linear_forward(stream, y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, false);
+  else
+    linear_forward(stream, y, x, packed_.data(), bias(), rows, n_, k_, dtype_of(products_));
 }
 
-void PackedLinear::operand(Stream& stream, void* y, const void* x, int64_t rows) const {
-  linear_operand(stream, y, x, packed_.data(), bias(), rows, n_, k_, compute_);
+void PackedLinear::narrow_forward(Stream& stream, void* y, const void* x, int64_t rows) const {
+  if (products_ == Products::kBf16)
+    linear_operand(stream, y, x, packed_.data(), bias(), rows, n_, k_, DType::kBF16);
+  else
+    forward(stream, static_cast<float*>(y), x, rows);
 }
 
 void PackedLinear::add(Stream& stream, float* y, const void* x, int64_t rows) const {
-  linear_gated_add(stream, y, nullptr, y, nullptr, x, packed_.data(), bias(), rows, n_, k_, 0, rows, 0, compute_);
+  if (products_ == Products::kSplit)
+    split_linear_forward(stream, y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, true);
+  else
+    linear_gated_add(stream, y, nullptr, y, nullptr, x, packed_.data(), bias(), rows, n_, k_, 0, rows, 0, dtype_of(products_));
 }
 
 HostTensor transposed(const HostTensor& matrix) {

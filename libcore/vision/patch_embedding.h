@@ -11,7 +11,7 @@ class PatchEmbedding {
  public:
   PatchEmbedding() = default;
   // kernel: F32 [width, channels, …, side, side], other extents 1; bias: F32 [width] or empty.
-  PatchEmbedding(Stream& stream, const HostTensor& kernel, const HostTensor& bias, DType compute);
+  PatchEmbedding(Stream& stream, const HostTensor& kernel, const HostTensor& bias, Products products);
 
   int64_t side() const { return side_; }
   int64_t width() const { return linear_.outputs(); }
@@ -21,7 +21,7 @@ class PatchEmbedding {
 
  private:
   int64_t side_ = 0, channels_ = 0;
-  DType compute_ = DType::kF32;
+  Products products_ = Products::kFloat;
   PackedLinear linear_;
 };
 

@@ -36,7 +36,7 @@ TransformerShape TextTower::expect(std::map<std::string, Shape>& expected, const
 TextTower::TextTower(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TextTowerNames& n, DType compute)
     : tokens_(file.read(n.tokens)), places_(file.read(n.places)), transformer_(stream, file, shape, n.blocks, compute), norm_(file, n.norm, shape.eps) {
   const HostTensor projection = file.read(n.projection);
-  projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, DType::kF32};
+  projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
 }
 
 HostTensor TextTower::feature(Stream& stream, const std::vector<int64_t>& ids) const {

@@ -1,7 +1,6 @@
 #include "vision/transformer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/json_cursor.h"
@@ -17,6 +16,9 @@ namespace {
 // Rows of the MLP at a time: the hidden ones of the largest network then take 16 MiB, and pieces for threads are many.
 constexpr int64_t kMlpRows = 1024;
 
+constexpr float kScale = 0.125F;  // 1/√64
+static_assert(kVisionHeadDim == 64);
+
 std::string block_prefix(const TransformerNames& names, int64_t block) { return fmt::format("{}{}.", names.blocks, block); }
 
 struct LinearNames {
@@ -27,8 +29,8 @@ LinearNames qkv_names(const std::string& prefix, const TransformerNames& n) {
   return {prefix + n.q + n.qkv_weight, prefix + n.q + n.qkv_bias};
 }
 
-PackedLinear read_linear(Stream& stream, const NetworkWeights& file, const LinearNames& names, DType compute) {
-  return {stream, file.read(names.weight), file.read(names.bias), compute};
+PackedLinear read_linear(Stream& stream, const NetworkWeights& file, const LinearNames& names, Products products) {
+  return {stream, file.read(names.weight), file.read(names.bias), products};
 }
 
 }  // namespace
@@ -90,7 +92,7 @@ void AffineNorm::forward(Stream& stream, void* y, const float* x, int64_t rows, 
 }
 
 Transformer::Transformer(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TransformerNames& n, DType compute)
-    : shape_(shape), compute_(compute) {
+    : shape_(shape), products_(products_for(stream, compute)) {
   const int64_t w = shape.width;
   for (int64_t i = 0; i < shape.depth; ++i) {
     const std::string prefix = block_prefix(n, i);
@@ -100,34 +102,35 @@ Transformer::Transformer(Stream& stream, const NetworkWeights& file, const Trans
     if (n.fused()) {
       const LinearNames names = qkv_names(prefix, n);
       const HostTensor weight = file.read(names.weight), bias = file.read(names.bias);
-      b.q = {stream, rows_of(weight, 0, w), rows_of(bias, 0, w), compute};
-      b.k = {stream, rows_of(weight, w, 2 * w), rows_of(bias, w, 2 * w), compute};
-      b.v = {stream, rows_of(weight, 2 * w, 3 * w), rows_of(bias, 2 * w, 3 * w), compute};
+      b.q = {stream, rows_of(weight, 0, w), rows_of(bias, 0, w), products_};
+      b.k = {stream, rows_of(weight, w, 2 * w), rows_of(bias, w, 2 * w), products_};
+      b.v = {stream, rows_of(weight, 2 * w, 3 * w), rows_of(bias, 2 * w, 3 * w), products_};
     } else {
-      b.q = read_linear(stream, file, linear_names(prefix + n.q), compute);
-      b.k = read_linear(stream, file, linear_names(prefix + n.k), compute);
-      b.v = read_linear(stream, file, linear_names(prefix + n.v), compute);
+      b.q = read_linear(stream, file, linear_names(prefix + n.q), products_);
+      b.k = read_linear(stream, file, linear_names(prefix + n.k), products_);
+      b.v = read_linear(stream, file, linear_names(prefix + n.v), products_);
     }
-    b.out = read_linear(stream, file, linear_names(prefix + n.out), compute);
-    b.fc1 = read_linear(stream, file, linear_names(prefix + n.fc1), compute);
-    b.fc2 = read_linear(stream, file, linear_names(prefix + n.fc2), compute);
+    b.out = read_linear(stream, file, linear_names(prefix + n.out), products_);
+    b.fc1 = read_linear(stream, file, linear_names(prefix + n.fc1), products_);
+    b.fc2 = read_linear(stream, file, linear_names(prefix + n.fc2), products_);
     blocks_.push_back(std::move(b));
   }
 }
 
-// Buffers of a forward pass; operands are of the compute type. With fp32 a result is an operand as it is.
+// Buffers of a forward pass; h, q, k, v are in the dtype of the products, and with fp32 `attended` and `hidden` are so too.
 struct Transformer::Scratch {
-  Scratch(const TransformerShape& s, DType compute, int64_t rows)
-      : h(compute, {rows * s.width}), q(compute, {rows * s.width}), k(compute, {rows * s.width}), v(compute, {rows * s.width}),
-        lse(DType::kF32, {rows * s.heads()}), attended(DType::kF32, {rows * s.width}),
-        hidden(DType::kF32, {std::min(rows, kMlpRows) * s.mlp_width}), narrow(compute, {compute == DType::kF32 ? 0 : hidden.elements()}) {}
-  mutable HostTensor h, q, k, v, lse, attended, hidden, narrow;
+  Scratch(const TransformerShape& s, Products products, int64_t rows)
+      : h(dtype_of(products), {rows * s.width}), q(h.dtype(), {rows * s.width}), k(h.dtype(), {rows * s.width}), v(h.dtype(), {rows * s.width}),
+        lse(DType::kF32, {rows * s.heads()}), attended(DType::kF32, {rows * s.width}), hidden(DType::kF32, {std::min(rows, kMlpRows) * s.mlp_width}),
+        narrow(h.dtype(), {h.dtype() == DType::kF32 ? 0 : hidden.elements()}),
+        parts(DType::kU8, {std::max(parts_bytes(products, rows, s.width), parts_bytes(products, std::min(rows, kMlpRows), s.mlp_width))}) {}
+  mutable HostTensor h, q, k, v, lse, attended, hidden, narrow, parts;
 };
 
 HostTensor Transformer::forward(Stream& stream, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer) const {
   MS_CHECK(!blocks_.empty() && batch > 0 && wanted >= 0 && wanted < tokens && (!shape_.causal || wanted == tokens - 1), "{} {} {}", batch, tokens, wanted);
   const int64_t rows = batch * tokens, width = shape_.width;
-  const Scratch s(shape_, compute_, rows);
+  const Scratch s(shape_, products_, rows);
   HostTensor out(DType::kF32, {batch, width});
   for (int64_t i = 0; i < shape_.depth; ++i) {
     const Block& b = blocks_[static_cast<size_t>(i)];
@@ -145,59 +148,61 @@ HostTensor Transformer::forward(Stream& stream, float* x, int64_t batch, int64_t
 }
 
 void Transformer::attention(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const {
-  const int64_t rows = batch * tokens, width = shape_.width, heads = shape_.heads();
-  const float scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim));
-  b.norm1.forward(stream, s.h.data(), x, rows, compute_);
-  b.q.operand(stream, s.q.data(), s.h.data(), rows);
-  b.k.operand(stream, s.k.data(), s.h.data(), rows);
-  b.v.operand(stream, s.v.data(), s.h.data(), rows);
+  const int64_t rows = batch * tokens, width = shape_.width;
+  const DType dtype = dtype_of(products_);
+  b.norm1.forward(stream, s.h.data(), x, rows, dtype);
+  const void* h = operand_of(stream, products_, s.h.data(), rows, width, s.parts.data());
+  b.q.narrow_forward(stream, s.q.data(), h, rows);
+  b.k.narrow_forward(stream, s.k.data(), h, rows);
+  b.v.narrow_forward(stream, s.v.data(), h, rows);
   if (shape_.causal) {
     for (int64_t i = 0; i < batch; ++i) {
-      const int64_t at = i * tokens * width * dtype_bytes(compute_);
-      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, heads, kVisionHeadDim, scale, compute_);
+      const int64_t at = i * tokens * width * dtype_bytes(dtype);
+      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, shape_.heads(), kVisionHeadDim, kScale, dtype);
     }
-    return b.out.add(stream, x, s.h.data(), rows);
+    return b.out.add(stream, x, operand_of(stream, products_, s.h.data(), rows, width, s.parts.data()), rows);
   }
+  b.out.add(stream, x, attended(stream, s, batch, tokens, tokens), rows);
+}
+
+// What `queries` rows of q a sample see of its `tokens` rows of k and v, as an operand.
+const void* Transformer::attended(Stream& stream, const Scratch& s, int64_t batch, int64_t queries, int64_t tokens) const {
+  const int64_t rows = batch * queries;
+  const DType dtype = dtype_of(products_);
   dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
-                          {.batch = batch, .queries = tokens, .keys = tokens, .heads = heads, .head_dim = kVisionHeadDim, .scale = scale}, compute_);
-  if (compute_ == DType::kF32) return b.out.add(stream, x, s.attended.data(), rows);
-  cast_operand(stream, s.h.data(), s.attended.f32(), rows * width, compute_);
-  b.out.add(stream, x, s.h.data(), rows);
+                          {.batch = batch, .queries = queries, .keys = tokens, .heads = shape_.heads(), .head_dim = kVisionHeadDim, .scale = kScale}, dtype);
+  if (dtype == DType::kF32) return operand_of(stream, products_, s.attended.data(), rows, shape_.width, s.parts.data());
+  cast_operand(stream, s.h.data(), s.attended.f32(), rows * shape_.width, dtype);
+  return s.h.data();
 }
 
 // rows (batch, width) = the wanted rows of x + what they attend to. A causal network's wanted row sees all keys.
 void Transformer::wanted_attention(Stream& stream, const Block& b, const Scratch& s, float* rows, const float* x, int64_t batch, int64_t tokens,
                                    int64_t wanted) const {
-  const int64_t width = shape_.width, row_bytes = width * dtype_bytes(compute_);
-  b.norm1.forward(stream, s.h.data(), x, batch * tokens, compute_);
-  b.k.operand(stream, s.k.data(), s.h.data(), batch * tokens);
-  b.v.operand(stream, s.v.data(), s.h.data(), batch * tokens);
+  const int64_t width = shape_.width, row_bytes = width * dtype_bytes(dtype_of(products_));
+  b.norm1.forward(stream, s.h.data(), x, batch * tokens, dtype_of(products_));
+  const void* h = operand_of(stream, products_, s.h.data(), batch * tokens, width, s.parts.data());
+  b.k.narrow_forward(stream, s.k.data(), h, batch * tokens);
+  b.v.narrow_forward(stream, s.v.data(), h, batch * tokens);
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t from = i * tokens + wanted;
     copy_memory(stream, rows + i * width, x + from * width, width * 4);
     if (from != i) copy_memory(stream, s.h.data() + i * row_bytes, s.h.data() + from * row_bytes, row_bytes);
   }
-  b.q.operand(stream, s.q.data(), s.h.data(), batch);
-  dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
-                          {.batch = batch,
-                           .queries = 1,
-                           .keys = tokens,
-                           .heads = shape_.heads(),
-                           .head_dim = kVisionHeadDim,
-                           .scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim))},
-                          compute_);
-  cast_operand(stream, s.h.data(), s.attended.f32(), batch * width, compute_);
-  b.out.add(stream, rows, s.h.data(), batch);
+  b.q.narrow_forward(stream, s.q.data(), operand_of(stream, products_, s.h.data(), batch, width, s.parts.data()), batch);
+  b.out.add(stream, rows, attended(stream, s, batch, 1, tokens), batch);
 }
 
 void Transformer::mlp(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t rows) const {
-  b.norm2.forward(stream, s.h.data(), x, rows, compute_);
+  const DType dtype = dtype_of(products_);
+  b.norm2.forward(stream, s.h.data(), x, rows, dtype);
   for (int64_t begin = 0; begin < rows; begin += kMlpRows) {
     const int64_t n = std::min(kMlpRows, rows - begin), at = begin * shape_.width;
-    void* gated = compute_ == DType::kF32 ? s.hidden.data() : s.narrow.data();
-    b.fc1.forward(stream, s.hidden.f32(), s.h.data() + at * dtype_bytes(compute_), n);
-    mlp_activation_forward(stream, gated, s.hidden.f32(), n * shape_.mlp_width, shape_.activation, compute_);
-    b.fc2.add(stream, x + at, gated, n);
+    void* active = dtype == DType::kF32 ? s.hidden.data() : s.narrow.data();
+    const void* h = operand_of(stream, products_, s.h.data() + at * dtype_bytes(dtype), n, shape_.width, s.parts.data());
+    b.fc1.forward(stream, s.hidden.f32(), h, n);
+    mlp_activation_forward(stream, active, s.hidden.f32(), n * shape_.mlp_width, shape_.activation, dtype);
+    b.fc2.add(stream, x + at, operand_of(stream, products_, active, n, shape_.mlp_width, s.parts.data()), n);
   }
 }
 

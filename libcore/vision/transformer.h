@@ -59,13 +59,13 @@ class Transformer {
   Transformer(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TransformerNames& names, DType compute);
 
   const TransformerShape& shape() const { return shape_; }
-  DType compute() const { return compute_; }
 
   // For tests: called after each block but the last with x, after the last with the wanted rows.
   using Observer = std::function<void(int64_t block, const float* rows)>;
 
   // Takes x (batch, tokens, width) through the blocks, in place, and gives row `wanted` of every sample, F32 (batch, width). A causal
-  // network wants the last row. Memory beside x: 5 rows of the width a token, and the hidden rows of the MLP in pieces.
+  // network wants the last row. Memory beside x: 5 rows of the width a token (6.5 where products are made by parts), and the hidden
+  // rows of the MLP in pieces.
   HostTensor forward(Stream& stream, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer = {}) const;
 
  private:
@@ -73,10 +73,11 @@ class Transformer {
   struct Scratch;
   void attention(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const;
   void wanted_attention(Stream& stream, const Block& b, const Scratch& s, float* rows, const float* x, int64_t batch, int64_t tokens, int64_t wanted) const;
+  const void* attended(Stream& stream, const Scratch& s, int64_t batch, int64_t queries, int64_t tokens) const;
   void mlp(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t rows) const;
 
   TransformerShape shape_;
-  DType compute_ = DType::kF32;
+  Products products_ = Products::kFloat;
   std::vector<Block> blocks_;
 };
 

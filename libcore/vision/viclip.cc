@@ -62,12 +62,12 @@ ViclipNetwork ViclipNetwork::load(Stream& stream, const NetworkWeights& file, DT
   ViclipNetwork v;
   v.image_size_ = grid * side;
   v.frames_ = frames;
-  v.embedding_ = {stream, file.read(kPatches), {}, compute};
+  v.embedding_ = {stream, file.read(kPatches), {}, products_for(stream, compute)};
   v.places_ = places_and_times(file.read(kClassToken), file.read(kPlaces), file.read(kTimes));
   v.before_ = AffineNorm(file, kBefore, kEps);
   v.after_ = AffineNorm(file, kAfter, kEps);
   v.transformer_ = {stream, file, shape, video_blocks(), compute};
-  v.projection_ = {stream, transposed(file.read(kProjection)), {}, DType::kF32};
+  v.projection_ = {stream, transposed(file.read(kProjection)), {}, Products::kFloat};
   v.text_ = {stream, file, text, text_names(), compute};
   return v;
 }
