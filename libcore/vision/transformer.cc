@@ -47,7 +47,8 @@ TransformerNames openai_names(const std::string& blocks) {
           .qkv_bias = "_bias"};
 }
 
-TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal) {
+TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal,
+                                   int64_t heads) {
   TransformerShape s{.eps = eps, .activation = activation, .causal = causal};
   const auto first = [&](int64_t block) { return block_prefix(names, block) + names.norm1 + ".weight"; };
   while (file.has(first(s.depth))) ++s.depth;
@@ -57,9 +58,11 @@ TransformerShape transformer_shape(const NetworkWeights& file, const Transformer
   if (mlp.size() != 2 || mlp[0] < 1 || mlp[1] < 1) throw Error(fmt::format("{}: {} is {}, not a matrix", file.path(), quote_for_message(fc1), to_string(mlp)));
   s.mlp_width = mlp[0];
   s.width = mlp[1];
-  if (s.width % kVisionHeadDim != 0)
-    throw Error(fmt::format("{}: {} has {} columns, not a multiple of {}, the size of a head", file.path(), quote_for_message(fc1), s.width, kVisionHeadDim),
+  if (s.width % (heads == 0 ? kVisionHeadDim : heads) != 0)
+    throw Error(fmt::format("{}: {} has {} columns, which {} do not divide", file.path(), quote_for_message(fc1), s.width,
+                            heads == 0 ? fmt::format("heads of {}", kVisionHeadDim) : fmt::format("{} heads", heads)),
                 "use the published file");
+  s.head_dim = heads == 0 ? kVisionHeadDim : s.width / heads;
   return s;
 }
 
@@ -146,7 +149,7 @@ HostTensor Transformer::forward(Stream& stream, float* x, int64_t batch, int64_t
 
 void Transformer::attention(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const {
   const int64_t rows = batch * tokens, width = shape_.width, heads = shape_.heads();
-  const float scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim));
+  const float scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
   b.norm1.forward(stream, s.h.data(), x, rows, compute_);
   b.q.operand(stream, s.q.data(), s.h.data(), rows);
   b.k.operand(stream, s.k.data(), s.h.data(), rows);
@@ -154,12 +157,12 @@ void Transformer::attention(Stream& stream, const Block& b, const Scratch& s, fl
   if (shape_.causal) {
     for (int64_t i = 0; i < batch; ++i) {
       const int64_t at = i * tokens * width * dtype_bytes(compute_);
-      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, heads, kVisionHeadDim, scale, compute_);
+      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, heads, shape_.head_dim, scale, compute_);
     }
     return b.out.add(stream, x, s.h.data(), rows);
   }
   dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
-                          {.batch = batch, .queries = tokens, .keys = tokens, .heads = heads, .head_dim = kVisionHeadDim, .scale = scale}, compute_);
+                          {.batch = batch, .queries = tokens, .keys = tokens, .heads = heads, .head_dim = shape_.head_dim, .scale = scale}, compute_);
   if (compute_ == DType::kF32) return b.out.add(stream, x, s.attended.data(), rows);
   cast_operand(stream, s.h.data(), s.attended.f32(), rows * width, compute_);
   b.out.add(stream, x, s.h.data(), rows);
@@ -183,8 +186,8 @@ void Transformer::wanted_attention(Stream& stream, const Block& b, const Scratch
                            .queries = 1,
                            .keys = tokens,
                            .heads = shape_.heads(),
-                           .head_dim = kVisionHeadDim,
-                           .scale = 1 / std::sqrt(static_cast<float>(kVisionHeadDim))},
+                           .head_dim = shape_.head_dim,
+                           .scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim))},
                           compute_);
   cast_operand(stream, s.h.data(), s.attended.f32(), batch * width, compute_);
   b.out.add(stream, rows, s.h.data(), batch);
