@@ -16,9 +16,6 @@ namespace {
 // Rows of the MLP at a time: the hidden ones of the largest network then take 16 MiB, and pieces for threads are many.
 constexpr int64_t kMlpRows = 1024;
 
-constexpr float kScale = 0.125F;  // 1/√64
-static_assert(kVisionHeadDim == 64);
-
 std::string block_prefix(const TransformerNames& names, int64_t block) { return fmt::format("{}{}.", names.blocks, block); }
 
 struct LinearNames {
@@ -49,7 +46,8 @@ TransformerNames openai_names(const std::string& blocks) {
           .qkv_bias = "_bias"};
 }
 
-TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal) {
+TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal,
+                                   int64_t heads) {
   TransformerShape s{.eps = eps, .activation = activation, .causal = causal};
   const auto first = [&](int64_t block) { return block_prefix(names, block) + names.norm1 + ".weight"; };
   while (file.has(first(s.depth))) ++s.depth;
@@ -59,9 +57,11 @@ TransformerShape transformer_shape(const NetworkWeights& file, const Transformer
   if (mlp.size() != 2 || mlp[0] < 1 || mlp[1] < 1) throw Error(fmt::format("{}: {} is {}, not a matrix", file.path(), quote_for_message(fc1), to_string(mlp)));
   s.mlp_width = mlp[0];
   s.width = mlp[1];
-  if (s.width % kVisionHeadDim != 0)
-    throw Error(fmt::format("{}: {} has {} columns, not a multiple of {}, the size of a head", file.path(), quote_for_message(fc1), s.width, kVisionHeadDim),
+  if (s.width % (heads == 0 ? kVisionHeadDim : heads) != 0)
+    throw Error(fmt::format("{}: {} has {} columns, which {} do not divide", file.path(), quote_for_message(fc1), s.width,
+                            heads == 0 ? fmt::format("heads of {}", kVisionHeadDim) : fmt::format("{} heads", heads)),
                 "use the published file");
+  s.head_dim = heads == 0 ? kVisionHeadDim : s.width / heads;
   return s;
 }
 
@@ -158,7 +158,7 @@ void Transformer::attention(Stream& stream, const Block& b, const Scratch& s, fl
   if (shape_.causal) {
     for (int64_t i = 0; i < batch; ++i) {
       const int64_t at = i * tokens * width * dtype_bytes(dtype);
-      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, shape_.heads(), kVisionHeadDim, kScale, dtype);
+      causal_attention_forward(stream, s.h.data() + at, s.q.data() + at, s.k.data() + at, s.v.data() + at, tokens, shape_.heads(), shape_.head_dim, shape_.scale(), dtype);
     }
     return b.out.add(stream, x, operand_of(stream, products_, s.h.data(), rows, width, s.parts.data()), rows);
   }
@@ -170,7 +170,7 @@ const void* Transformer::attended(Stream& stream, const Scratch& s, int64_t batc
   const int64_t rows = batch * queries;
   const DType dtype = dtype_of(products_);
   dense_attention_forward(stream, s.attended.f32(), s.lse.f32(), s.q.data(), s.k.data(), s.v.data(), nullptr,
-                          {.batch = batch, .queries = queries, .keys = tokens, .heads = shape_.heads(), .head_dim = kVisionHeadDim, .scale = kScale}, dtype);
+                          {.batch = batch, .queries = queries, .keys = tokens, .heads = shape_.heads(), .head_dim = shape_.head_dim, .scale = shape_.scale()}, dtype);
   if (dtype == DType::kF32) return operand_of(stream, products_, s.attended.data(), rows, shape_.width, s.parts.data());
   cast_operand(stream, s.h.data(), s.attended.f32(), rows * shape_.width, dtype);
   return s.h.data();

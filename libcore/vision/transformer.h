@@ -3,6 +3,7 @@
 // with biases everywhere, heads of 64, scale 1/√64, f GELU or QuickGELU. Only one row of each sample is wanted in the end (the
 // class token, the end of a text): the last block computes nothing else.
 #pragma once
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -14,7 +15,7 @@
 
 namespace megaslide {
 
-// Of all three networks; published files do not hold it.
+// Of all these networks as published; files do not hold it.
 constexpr int64_t kVisionHeadDim = 64;
 
 struct TransformerShape {
@@ -23,7 +24,9 @@ struct TransformerShape {
   double eps = 0;  // of the norms
   MlpActivation activation = MlpActivation::kGelu;
   bool causal = false;
-  int64_t heads() const { return width / kVisionHeadDim; }
+  int64_t head_dim = kVisionHeadDim;
+  int64_t heads() const { return width / head_dim; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
 };
 
 // Names of a block's tensors below `blocks` + "N.": of norms and layers without ".weight" and ".bias". With q alone the three
@@ -37,8 +40,10 @@ struct TransformerNames {
 // The naming of OpenAI's CLIP below `blocks`: attn.in_proj_weight, mlp.c_fc …
 TransformerNames openai_names(const std::string& blocks);
 
-// The shape that the tensors of `file` give. Throws Error where there is no block, or a width that heads of 64 do not divide.
-TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal);
+// The shape that the tensors of `file` give. Throws Error where there is no block, or a width that heads of 64 (`heads` of them, where
+// it is not 0) do not divide.
+TransformerShape transformer_shape(const NetworkWeights& file, const TransformerNames& names, double eps, MlpActivation activation, bool causal,
+                                   int64_t heads = 0);
 // For NetworkWeights::require.
 void add_transformer_tensors(std::map<std::string, Shape>& expected, const TransformerShape& shape, const TransformerNames& names);
 
