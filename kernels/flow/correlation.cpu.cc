@@ -93,7 +93,7 @@ void LookupRow(float* out, const FrameLayout& o, const CorrelationLookup& c, int
   const int64_t k = 2 * c.radius + 1;
   float values[kFlowLevels * (2 * kMaxRadius + 1) * (2 * kMaxRadius + 1) + 16];
   for (int64_t x = 0; x < o.width; ++x) {
-    const float* flow = c.flow + (y * o.width + x) * c.flow_channels + c.flow_first;
+    const float* flow = c.flow + (y * o.width + x) * c.flow_pitch + c.flow_first;
     const float cx = static_cast<float>(x) + c.flow_scale * flow[0], cy = static_cast<float>(y) + c.flow_scale * flow[1];
     float shrink = 1;
     for (int level = 0; level < kFlowLevels; ++level, shrink *= 0.5f)

@@ -1,5 +1,5 @@
 // What networks of optical flow do to frames (kernels/conv3d/frame.h, fp32) besides convolutions (spec vbench-networks.md
-// §3.2, §3.3, §4). A flow is kept apart from frames, (H,W,C) fp32: C/2 vectors a cell, x before y, in cells.
+// §3.2, §3.3, §4). A flow lies row by row without a border, x before y, in cells: as a tensor (H,W,C) or a frame of border 0.
 // Channels of a frame beyond its `channels` stay zero wherever its inputs have zeros there.
 #pragma once
 #include <cstdint>
@@ -47,8 +47,8 @@ struct CorrelationLookup {
   FrameLayout from_layout;
   const float* levels[kFlowLevels] = {};  // as `from`, pooled l times
   FrameLayout level_layouts[kFlowLevels];
-  const float* flow = nullptr;  // (H,W,flow_channels), the vector at flow_first
-  int64_t flow_channels = 2, flow_first = 0;
+  const float* flow = nullptr;  // (H,W,flow_pitch), the vector at flow_first
+  int64_t flow_pitch = 2, flow_first = 0;
   float flow_scale = 1, scale = 1;
   int64_t radius = 4;  // at most 6
   int64_t first = 0;
@@ -58,8 +58,8 @@ using CorrelationForward = void(Stream&, float* out, FrameLayout out_layout, Cor
 // flow += delta, then the flow as convolutions read it: in `rows` unrolled along x, so that a k×k convolution of few
 // channels is one of k×1, rows[y,x, j·C + c] = flow[y, x + j − k/2, c] with zeros outside; and in `beside` from `first` on.
 struct FlowStep {
-  float* flow = nullptr;  // (H,W,channels)
-  int64_t channels = 2;
+  float* flow = nullptr;  // (H,W,pitch), of which `channels` are the flow
+  int64_t channels = 2, pitch = 2;
   const float* delta = nullptr;  // a frame, or nullptr
   FrameLayout delta_layout;
   float* rows = nullptr;

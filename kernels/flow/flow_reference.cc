@@ -30,7 +30,7 @@ void correlation_lookup(float* out, const FrameLayout& o, const CorrelationLooku
       for (int64_t n = 0; n < kFlowLevels * k * k; ++n) {
         const int64_t level = n / (k * k), i = n / k % k, j = n % k;
         const FrameLayout& l = c.level_layouts[level];
-        const float* flow = c.flow + (y * o.width + x) * c.flow_channels + c.flow_first;
+        const float* flow = c.flow + (y * o.width + x) * c.flow_pitch + c.flow_first;
         const double shrink = std::pow(0.5, static_cast<double>(level));
         const double px = (static_cast<double>(x) + widen(c.flow_scale) * widen(flow[0])) * shrink + static_cast<double>(i - c.radius);
         const double py = (static_cast<double>(y) + widen(c.flow_scale) * widen(flow[1])) * shrink + static_cast<double>(j - c.radius);

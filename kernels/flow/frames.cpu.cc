@@ -178,15 +178,15 @@ void flow_advance(Stream& stream, FlowStep s) {
   MS_CHECK(l.channels == s.taps * s.channels);
   stream.parallel_for(l.height, 4, [&](int64_t begin, int64_t end) {
     for (int64_t y = begin; y < end; ++y) {
-      float* flow = s.flow + y * l.width * s.channels;
+      float* flow = s.flow + y * l.width * s.pitch;
       for (int64_t x = 0; s.delta && x < l.width; ++x)
-        for (int64_t c = 0; c < s.channels; ++c) flow[x * s.channels + c] += s.delta[s.delta_layout.cell(y, x) + c];
+        for (int64_t c = 0; c < s.channels; ++c) flow[x * s.pitch + c] += s.delta[s.delta_layout.cell(y, x) + c];
       for (int64_t x = 0; x < l.width; ++x) {
         float* cell = s.rows + l.cell(y, x);
         for (int64_t j = 0; j < s.taps; ++j)
           for (int64_t c = 0, from = x + j - s.taps / 2; c < s.channels; ++c)
-            cell[j * s.channels + c] = from >= 0 && from < l.width ? flow[from * s.channels + c] : 0;
-        for (int64_t c = 0; s.beside && c < s.channels; ++c) s.beside[s.beside_layout.cell(y, x) + s.first + c] = flow[x * s.channels + c];
+            cell[j * s.channels + c] = from >= 0 && from < l.width ? flow[from * s.pitch + c] : 0;
+        for (int64_t c = 0; s.beside && c < s.channels; ++c) s.beside[s.beside_layout.cell(y, x) + s.first + c] = flow[x * s.pitch + c];
       }
     }
   });

@@ -20,6 +20,11 @@ HostTensor panel_vector(const std::vector<float>& values, int64_t channels) {
 }
 }  // namespace
 
+ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit) {
+  const int64_t across = (unit - width % unit) % unit, down = (unit - height % unit) % unit;
+  return {across / 2, across - across / 2, down / 2, down - down / 2};
+}
+
 Frame::Frame(int64_t height, int64_t width, int64_t channels, int64_t border)
     : layout_{.height = height, .width = width, .channels = channels, .dtype = DType::kF32, .border = border}, memory_(DType::kF32, {layout_.elements()}) {}
 
@@ -133,7 +138,11 @@ ConvWeights over_rows(const ConvWeights& a) {
 }
 
 FrameConvolution::FrameConvolution(Stream& stream, const ConvWeights& weights, std::vector<float> slope, int64_t stride)
-    : shape_(weights.shape), stride_(stride), packed_(DType::kF32, {conv_packed_bytes(weights.shape, DType::kF32) / 4}) {
+    : shape_(weights.shape),
+      stride_(stride),
+      dy_(-(shape_.kh / 2)),
+      dx_(-(shape_.kw / 2)),
+      packed_(DType::kF32, {conv_packed_bytes(shape_, DType::kF32) / 4}) {
   MS_CHECK(static_cast<int64_t>(weights.w.size()) == shape_.weights());
   conv_pack(stream, packed_.f32(), weights.w.data(), shape_, DType::kF32);
   if (!weights.bias.empty()) bias_ = panel_vector(weights.bias, shape_.out);
@@ -148,12 +157,15 @@ FrameConv FrameConvolution::call(Frame& out, const Frame& in, const AddedFrames&
   c.packed = packed_.f32();
   c.in = in.layout();
   c.stride = stride_;
-  c.dy = -(shape_.kh / 2);
-  c.dx = -(shape_.kw / 2);
+  c.dy = dy_;
+  c.dx = dx_;
   MS_CHECK(in.layout().border >= std::max(shape_.kh, shape_.kw) / 2, "the border is part of what is read");
-  c.rows = out.layout().height;
-  c.columns = out.layout().width;
+  c.rows = out.layout().height / step_;
+  c.columns = out.layout().width / step_;
   c.finish.out = out.layout();
+  c.finish.step = step_;
+  c.finish.y = y_;
+  c.finish.x = x_;
   c.finish.bias = bias_.empty() ? nullptr : bias_.f32();
   c.finish.slope = slope_.empty() ? nullptr : slope_.f32();
   for (const Frame* r : {added.residual, added.residual2})
@@ -178,11 +190,35 @@ void FrameConvolution::operator()(Stream& stream, Frame& out, const Frame& first
   frame_conv(stream, c);
 }
 
-int64_t width_of(const NetworkWeights& weights, const std::string& name, size_t rank) {
+TransposedConvolution::TransposedConvolution(Stream& stream, const NetworkWeights& weights, const std::string& name) {
+  const HostTensor w = weights.read(name + ".weight"), b = weights.read(name + ".bias");
+  const int64_t in = w.shape()[0], out = w.shape()[1];
+  for (int64_t phase = 0; phase < 4; ++phase) {
+    const int64_t down = phase / 2, across = phase % 2;
+    ConvWeights c{{.in = in, .out = out, .kt = 1, .kh = 2, .kw = 2}, {}, {b.f32(), b.f32() + out}};
+    // Result 2y + a takes tap a + 1 − 2(i − y) of input row i: rows y − 1 + a and y + a.
+    for (int64_t o = 0; o < out; ++o)
+      for (int64_t i = 0; i < in; ++i)
+        for (int64_t y = 0; y < 2; ++y)
+          for (int64_t x = 0; x < 2; ++x) c.w.push_back(w.f32()[((i * out + o) * 4 + (3 - down - 2 * y)) * 4 + (3 - across - 2 * x)]);
+    FrameConvolution& f = phases_.emplace_back(stream, c);
+    f.dy_ = down - 1;
+    f.dx_ = across - 1;
+    f.step_ = 2;
+    f.y_ = down;
+    f.x_ = across;
+  }
+}
+
+void TransposedConvolution::operator()(Stream& stream, Frame& out, const Frame& in) const {
+  for (const FrameConvolution& f : phases_) f(stream, out, in);
+}
+
+int64_t width_of(const NetworkWeights& weights, const std::string& name, size_t rank, size_t axis) {
   const Shape& s = weights.shape(name);
-  if (s.size() != rank || s[0] < 1 || s[0] > 16384)
+  if (s.size() != rank || s[axis] < 1 || s[axis] > 16384)
     throw Error(fmt::format("{}: \"{}\" is {}: not of this network", weights.path(), name, to_string(s)), "use the published file, with its names as they are");
-  return s[0];
+  return s[axis];
 }
 
 }  // namespace megaslide

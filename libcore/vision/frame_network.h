@@ -11,6 +11,12 @@
 
 namespace megaslide {
 
+// Repetitions of the border that make a side a multiple of `unit`: half of them, rounded down, before.
+struct ReplicatePadding {
+  int64_t left = 0, right = 0, top = 0, bottom = 0;
+};
+ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit);
+
 // fp32 cells of zeros with their border.
 class Frame {
  public:
@@ -72,13 +78,28 @@ class FrameConvolution {
   int64_t bytes() const { return packed_.bytes(); }
 
  private:
+  friend class TransposedConvolution;
   FrameConv call(Frame& out, const Frame& in, const AddedFrames& added) const;
   ConvShape shape_;
-  int64_t stride_ = 1;
+  int64_t stride_ = 1, dy_ = 0, dx_ = 0;
+  int64_t step_ = 1, y_ = 0, x_ = 0;  // of results in their frame
   HostTensor packed_, bias_, slope_;
 };
 
-// The first extent of a tensor of that rank, 1 … 16384. Throws Error where the tensor is another.
-int64_t width_of(const NetworkWeights& weights, const std::string& name, size_t rank = 4);
+// A transposed 4×4 convolution of stride 2 and padding 1, weights (in,out,4,4): four of 2×2, one for each place in a 2×2
+// block of results.
+class TransposedConvolution {
+ public:
+  TransposedConvolution() = default;
+  TransposedConvolution(Stream& stream, const NetworkWeights& weights, const std::string& name);
+  void operator()(Stream& stream, Frame& out, const Frame& in) const;
+  int64_t out_channels() const { return phases_.front().out_channels(); }
+
+ private:
+  std::vector<FrameConvolution> phases_;
+};
+
+// Extent `axis` of a tensor of that rank, 1 … 16384. Throws Error where the tensor is another.
+int64_t width_of(const NetworkWeights& weights, const std::string& name, size_t rank = 4, size_t axis = 0);
 
 }  // namespace megaslide

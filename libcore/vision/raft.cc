@@ -252,11 +252,6 @@ class Raft::Pass {
   HostTensor flow_;
 };
 
-ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit) {
-  const int64_t across = (unit - width % unit) % unit, down = (unit - height % unit) % unit;
-  return {across / 2, across - across / 2, down / 2, down - down / 2};
-}
-
 std::string raft_not_applicable(int64_t width, int64_t height) {
   const int64_t least = kRaftMinPadded - kRaftUnit + 1;
   if (width >= least && height >= least) return {};

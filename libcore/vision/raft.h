@@ -13,12 +13,6 @@
 
 namespace megaslide {
 
-// Repetitions of the border that make a side a multiple of `unit`: half of them, rounded down, before.
-struct ReplicatePadding {
-  int64_t left = 0, right = 0, top = 0, bottom = 0;
-};
-ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit);
-
 inline constexpr int64_t kRaftUnit = 8;
 inline constexpr int64_t kRaftMinPadded = 128;  // below, a level of the pyramid is one cell wide and upstream divides by zero
 inline constexpr int kRaftIterations = 20;

@@ -39,7 +39,7 @@ TEST(FlowKernels, LookupEqualsItsPlainTwin) {
       }
       std::vector<float> flow = normals(h * w * 4, 9, 8);
       flow[2] = 1e30F, flow[7] = -1e9F;
-      c.flow = flow.data(), c.flow_channels = 4, c.flow_first = 2, c.flow_scale = 2, c.scale = 0.25F, c.radius = radius, c.first = 5;
+      c.flow = flow.data(), c.flow_pitch = 4, c.flow_first = 2, c.flow_scale = 2, c.scale = 0.25F, c.radius = radius, c.first = 5;
       InlineStream stream(2);
       Frame got(h, w, 5 + kFlowLevels * k * k, 0), want(h, w, 5 + kFlowLevels * k * k, 0);
       correlation_lookup(stream, got.data(), got.layout(), c);
@@ -179,7 +179,7 @@ TEST(FlowKernels, RowsUnrollTheFlow) {
   Frame rows(h, w, 28, 3), beside(h, w, 40, 1), out(h, w, 3);
   InlineStream stream(2);
   FlowStep s;
-  s.flow = flow.data(), s.channels = 4, s.delta = delta.data(), s.delta_layout = delta.layout();
+  s.flow = flow.data(), s.channels = s.pitch = 4, s.delta = delta.data(), s.delta_layout = delta.layout();
   s.rows = rows.data(), s.rows_layout = rows.layout(), s.beside = beside.data(), s.beside_layout = beside.layout(), s.first = 30;
   flow_advance(stream, s);
   FrameConvolution(stream, over_rows(c))(stream, out, rows);
