@@ -147,6 +147,7 @@ void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int6
         if (f.bias) v = hn::Add(v, hn::LoadU(d, f.bias + c));
         if (residual) v = hn::Add(v, LoadFloat(d, residual + offset + c));
         if (residual2) v = hn::Add(v, LoadFloat(d, residual2 + offset + c));
+        if (f.slope) v = hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Mul(v, hn::LoadU(d, f.slope + c)), v);
         if (raw) StoreFloat(v, d, raw + offset + c);
         squares = hn::MulAdd(v, v, squares);
         hn::StoreU(v, d, s + j);

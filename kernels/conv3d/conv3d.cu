@@ -87,6 +87,9 @@ __device__ __forceinline__ void finish_sums(const FrameFinish& f, float (&u)[kN]
   for (int i = 0; i < kN; ++i) u[i] += f.bias != nullptr ? f.bias[channel + i] : 0.0f;
   if (f.residual != nullptr) add(f.residual);
   if (f.residual2 != nullptr) add(f.residual2);
+  MS_UNROLL
+  for (int i = 0; i < kN; ++i)
+    if (f.slope != nullptr && u[i] < 0) u[i] *= f.slope[channel + i];
   T* to = static_cast<T*>(f.raw != nullptr ? f.raw : f.normed) + at + channel;
   if constexpr (kN == 4)
     store_aligned_quad(to, {{u[0], u[1], u[2], u[3]}});
@@ -232,6 +235,9 @@ __device__ __forceinline__ Quad finish_quad(const Finish& a, int64_t at, int64_t
   if (a.f.bias != nullptr) add(load_aligned_quad(a.f.bias + channel));
   if (a.f.residual != nullptr) add(load_aligned_quad(static_cast<const T*>(a.f.residual) + at + channel));
   if (a.f.residual2 != nullptr) add(load_aligned_quad(static_cast<const T*>(a.f.residual2) + at + channel));
+  MS_UNROLL
+  for (int i = 0; i < 4; ++i)
+    if (a.f.slope != nullptr && u.v[i] < 0) u.v[i] *= a.f.slope[channel + i];
   return u;
 }
 
@@ -309,12 +315,12 @@ void frame_conv(Stream& stream, FrameConv call) {
   by_type(f.out.dtype, [&]<class T>(T*) { sums<T>(stream, c); });
   if (f.normed == nullptr) return;
   FrameFinish norm = f;
-  norm.bias = nullptr, norm.residual = norm.residual2 = nullptr, norm.raw = nullptr;
+  norm.bias = nullptr, norm.residual = norm.residual2 = nullptr, norm.slope = nullptr, norm.raw = nullptr;
   finish(stream, f.raw != nullptr ? f.raw : f.normed, norm, call.rows, call.columns);
 }
 
 void frame_finish(Stream& stream, const void* in, FrameFinish f) {
-  MS_CHECK(in != f.raw || (f.bias == nullptr && f.residual == nullptr && f.residual2 == nullptr));
+  MS_CHECK(in != f.raw || (f.bias == nullptr && f.residual == nullptr && f.residual2 == nullptr && f.slope == nullptr));
   finish(stream, in, f, f.out.height, f.out.width);
 }
 

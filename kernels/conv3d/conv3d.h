@@ -4,7 +4,7 @@
 //   u[y,x,:] = b + Σ_{t,i,j} W[:,:,t,i,j] · frame_t[s·y + dy + i, s·x + dx + j, :]  (+ residual)  (+ residual2)
 //   raw = u,   normed = SiLU( γ · √C · u / max(‖u‖, 1e-12) )
 //
-// Both results are optional; a norm without SiLU is for attention. Sums are fp32 in the order of (t, i, j, channel) for
+// Both results are optional; a norm without SiLU is for attention. With `slope`, u is first slope · u where it is below 0. Sums are fp32 in the order of (t, i, j, channel) for
 // every output alike: a result depends neither on the threads nor on where in the frame or clip its cell lies. On a GPU the
 // norm takes u as `raw` keeps it, rounded where frames are bf16.
 #pragma once
@@ -32,6 +32,7 @@ struct FrameFinish {
   const float* bias = nullptr;     // (C)
   const void* residual = nullptr;
   const void* residual2 = nullptr;
+  const float* slope = nullptr;  // (C): zeros are a ReLU
   void* raw = nullptr;
   void* normed = nullptr;
   const float* gamma = nullptr;  // (C), with `normed`

@@ -42,6 +42,7 @@ void frame_conv(const FrameConv& c, const float* w) {
         double v = sum(c, w, o, y, x) + (f.bias ? static_cast<double>(f.bias[o]) : 0.0);
         if (f.residual) v += value(f.residual, f.out.dtype, at + o);
         if (f.residual2) v += value(f.residual2, f.out.dtype, at + o);
+        if (f.slope && v < 0) v *= static_cast<double>(f.slope[o]);
         u[static_cast<size_t>(o)] = v;
         squares += v * v;
         if (f.raw) set(f.raw, f.out.dtype, at + o, v);

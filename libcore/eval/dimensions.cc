@@ -10,7 +10,6 @@
 namespace megaslide {
 namespace {
 
-constexpr std::string_view kNetworkAbsent = "this version has no network for it";
 constexpr std::string_view kDetector = "its detector or classifier is not built in";
 
 void add_family(Aggregate& a, DimensionFamily family, const std::string& name, std::optional<double>& out) {
@@ -50,10 +49,10 @@ const std::vector<Dimension>& dimensions() {
       {"subject_consistency", 0.1462, 1, 1, F::kQuality, {"dino_vitb16"}, ""},
       {"background_consistency", 0.2615, 1, 1, F::kQuality, {"clip_vit_b32"}, ""},
       {"temporal_flickering", 0.6293, 1, 1, F::kQuality, {}, ""},
-      {"motion_smoothness", 0.706, 0.9975, 1, F::kQuality, {"amt_s"}, kNetworkAbsent},
-      {"dynamic_degree", 0, 1, 0.5, F::kQuality, {"raft_things"}, kNetworkAbsent},
+      {"motion_smoothness", 0.706, 0.9975, 1, F::kQuality, {"amt_s"}, ""},
+      {"dynamic_degree", 0, 1, 0.5, F::kQuality, {"raft_things"}, ""},
       {"aesthetic_quality", 0, 1, 1, F::kQuality, {"clip_vit_l14", "aesthetic_head"}, ""},
-      {"imaging_quality", 0, 1, 1, F::kQuality, {"musiq_spaq"}, kNetworkAbsent},
+      {"imaging_quality", 0, 1, 1, F::kQuality, {"musiq_spaq"}, "", 100},
       {"object_class", 0, 1, 1, F::kSemantic, {}, kDetector},
       {"multiple_objects", 0, 1, 1, F::kSemantic, {}, kDetector},
       {"human_action", 0, 1, 1, F::kSemantic, {}, kDetector},

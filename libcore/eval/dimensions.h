@@ -20,6 +20,7 @@ struct Dimension {
   std::vector<std::string_view> networks;
   // Why it is not computed here whatever networks there are, empty where it is.
   std::string_view missing;
+  double video_scale = 1;  // a video's score over the dimension's: MUSIQ's go to 100
 };
 
 // In the order of VBench, then psnr and ssim, which are no part of it: no bounds, no weight, not in any total.

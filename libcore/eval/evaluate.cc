@@ -126,6 +126,9 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
   }
   r.raw = weighted_mean(values, weights);
   r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name, kResamples, weights);
+  const double scale = find_dimension(name)->video_scale;
+  r.raw /= scale;
+  if (r.ci95) r.ci95 = {r.ci95->first / scale, r.ci95->second / scale};
   std::vector<ScoredVideo> order = r.videos;
   std::stable_sort(order.begin(), order.end(),
                    [](const ScoredVideo& a, const ScoredVideo& b) { return a.value < b.value; });

@@ -116,13 +116,26 @@ void require_whole(const Picture& p, const Picture* previous, int64_t index) {
 struct Served {
   std::vector<std::string> names;
   std::unique_ptr<Metric> metric;
+  std::string failed = {};  // why it has no score: what it cannot do with a picture costs its dimensions, never the rest
+
+  template <class F>
+  void guarded(F&& f) {
+    if (!failed.empty()) return;
+    try {
+      f(*metric);
+    } catch (const Error& e) {
+      failed = fmt::format("n/a: {}", e.message());
+    }
+  }
 };
 
-std::vector<Served> make_metrics(const MeasureOptions& options) {
+std::vector<Served> make_metrics(const MeasureOptions& options, double fps) {
   std::vector<Served> all;
+  MetricContext context = options.context;
+  context.fps = fps;
   for (const std::string& name : options.metrics) {
     const auto same = std::ranges::find_if(all, [&](const Served& s) { return shared_metric(s.names[0]) == shared_metric(name); });
-    if (same == all.end()) all.push_back({{name}, make_metric(name, options.context)});
+    if (same == all.end()) all.push_back({{name}, make_metric(name, context)});
     else same->names.push_back(name);
   }
   return all;
@@ -130,9 +143,9 @@ std::vector<Served> make_metrics(const MeasureOptions& options) {
 
 // Frames that metrics choose by their count.
 void decode_again(std::vector<Served>& metrics, int64_t count, const OpenVideo& open, ThreadPool& pool) {
-  std::map<int64_t, std::vector<Metric*>> wanted;
+  std::map<int64_t, std::vector<Served*>> wanted;
   for (Served& s : metrics)
-    for (const int64_t i : s.metric->frames_again(count)) wanted[i].push_back(s.metric.get());
+    for (const int64_t i : s.metric->frames_again(count)) wanted[i].push_back(&s);
   if (wanted.empty()) return;
   MS_CHECK(open, "frames of a video that cannot be opened again");
   const std::unique_ptr<VideoReader> video = open();
@@ -141,7 +154,7 @@ void decode_again(std::vector<Served>& metrics, int64_t count, const OpenVideo& 
   for (int64_t n = 0; n <= wanted.rbegin()->first; ++n) {
     if (!video->next(picture, time)) throw Error(fmt::format("{} frames at first, {} when it was read again", count, n), "let nothing write to it meanwhile");
     if (const auto at = wanted.find(n); at != wanted.end())
-      for (Metric* m : at->second) m->add_again(n, picture, pool);
+      for (Served* s : at->second) s->guarded([&](Metric& m) { m.add_again(n, picture, pool); });
   }
 }
 
@@ -150,7 +163,9 @@ void decode_again(std::vector<Served>& metrics, int64_t count, const OpenVideo& 
 VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference, const MeasureOptions& options,
                             ThreadPool& pool) {
   VideoMeasures out;
-  std::vector<Served> metrics = make_metrics(options);
+  const VideoInfo& info = video.info();
+  const double fps = info.rate_known ? info.fps : 0;
+  std::vector<Served> metrics = make_metrics(options, fps);
   const bool references = std::ranges::any_of(options.metrics, metric_needs_reference);
   ReferenceTrack reference(references ? open_reference : OpenVideo{});
   AlarmCollector alarms;
@@ -166,7 +181,7 @@ VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference,
         before ? sum_abs_difference(current.rgb.data(), before->rgb.data(), static_cast<int64_t>(current.rgb.size()))
                : 0;
     const FrameContext frame{n, current, before, difference, reference.next(current, n), pool};
-    for (const Served& s : metrics) s.metric->add(frame);
+    for (Served& s : metrics) s.guarded([&](Metric& m) { m.add(frame); });
     alarms.add(frame);
     drift.add(current);
     if (options.thumbnails) thumbnails.add(frame);
@@ -176,11 +191,12 @@ VideoMeasures measure_video(VideoReader& video, const OpenVideo& open_reference,
   }
   if (n == 0) throw Error("no frame could be decoded");
   reference.end(n);
-  const VideoInfo& info = video.info();
-  out.facts = {previous.width, previous.height, n, info.rate_known ? info.fps : 0, info.codec, info.declared_frames};
+  out.facts = {previous.width, previous.height, n, fps, info.codec, info.declared_frames};
   decode_again(metrics, n, options.open_again, pool);
-  for (const Served& s : metrics) {
-    Score score = s.metric->finish();
+  for (Served& s : metrics) {
+    Score score;
+    s.guarded([&](Metric& m) { score = m.finish(); });
+    if (!s.failed.empty()) score = {std::nullopt, s.failed};
     if (metric_needs_reference(s.names[0]) && !reference.reason().empty()) score = {std::nullopt, reference.reason()};
     for (const std::string& name : s.names) out.scores.emplace(name, score);
   }

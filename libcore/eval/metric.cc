@@ -9,8 +9,8 @@ namespace megaslide {
 
 const std::vector<std::string_view>& metric_names() {
   static const std::vector<std::string_view> kNames{
-      "subject_consistency", "background_consistency", "temporal_flickering", "aesthetic_quality",
-      "appearance_style",    "temporal_style",         "overall_consistency", "psnr", "ssim"};
+      "subject_consistency", "background_consistency", "temporal_flickering", "motion_smoothness", "dynamic_degree",      "aesthetic_quality",
+      "imaging_quality",     "appearance_style",       "temporal_style",      "overall_consistency", "psnr",              "ssim"};
   return kNames;
 }
 
@@ -25,6 +25,9 @@ std::unique_ptr<Metric> make_metric(std::string_view name, const MetricContext& 
   MS_CHECK(c.networks != nullptr, "{}", name);
   if (name == "subject_consistency") return make_subject_metric(*c.networks);
   if (name == "background_consistency") return make_background_metric(*c.networks);
+  if (name == "motion_smoothness") return make_smoothness_metric(*c.networks);
+  if (name == "dynamic_degree") return make_dynamic_metric(*c.networks, c.fps);
+  if (name == "imaging_quality") return make_imaging_metric(*c.networks);
   if (name == "aesthetic_quality") return make_aesthetic_metric(*c.networks);
   if (name == "appearance_style") return make_appearance_metric(*c.networks, c.style);
   MS_CHECK(name == "temporal_style" || name == "overall_consistency", "{}", name);

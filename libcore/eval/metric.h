@@ -49,6 +49,7 @@ class EvalNetworks;
 struct MetricContext {
   const EvalNetworks* networks = nullptr;  // those that its dimensions need have been loaded
   std::string prompt, style;               // empty: none
+  double fps = 0;                          // 0: unknown
 };
 
 // Metrics that can be computed here: names of dimensions.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "eval/statistics.h"
 #include "kernels/stream.h"
+#include "vision/dynamic.h"
 #include "vision/frame_choice.h"
 #include "vision/preprocess.h"
 
@@ -94,6 +95,76 @@ class NotApplicable final : public Metric {
   std::string reason_;
 };
 
+class SmoothnessMetric final : public Metric {
+ public:
+  explicit SmoothnessMetric(const EvalNetworks& networks) : networks_(networks) {}
+
+  void add(const FrameContext& f) override {
+    const Picture& p = f.picture;
+    if (f.index == 0) reason_ = amt_not_applicable(p.width, p.height);
+    trace_.push_back(std::numeric_limits<double>::quiet_NaN());
+    if (!reason_.empty()) return;
+    if (f.index % 2 == 1) {
+      between_ = p.rgb;
+      return;
+    }
+    if (f.index >= 2) {
+      PoolStream stream(f.pool);
+      const std::vector<uint8_t> predicted = networks_.amt().between(stream, before_.data(), p.rgb.data(), p.width, p.height);
+      differences_.push_back(mean_byte_difference(predicted.data(), between_.data(), static_cast<int64_t>(predicted.size())));
+      trace_[static_cast<size_t>(f.index) - 1] = differences_.back();
+    }
+    before_ = p.rgb;
+  }
+  Score finish() override {
+    if (!reason_.empty()) return {std::nullopt, reason_};
+    if (differences_.empty()) return {std::nullopt, "n/a: needs at least 3 frames"};
+    return {motion_smoothness(differences_), "", std::move(trace_), "difference from the frame that its neighbours predict (levels of 255)"};
+  }
+
+ private:
+  const EvalNetworks& networks_;
+  std::string reason_;
+  std::vector<uint8_t> before_, between_;
+  std::vector<double> differences_, trace_;
+};
+
+class DynamicMetric final : public Metric {
+ public:
+  DynamicMetric(const EvalNetworks& networks, double fps) : networks_(networks), interval_(dynamic_interval(fps)) {}
+
+  void add(const FrameContext& f) override {
+    trace_.push_back(std::numeric_limits<double>::quiet_NaN());
+    if (f.index % interval_ != 0) return;
+    width_ = f.picture.width, height_ = f.picture.height;
+    ++frames_;
+    if (f.index == 0) reason_ = raft_not_applicable(width_, height_);
+    if (!reason_.empty()) return;
+    PoolStream stream(f.pool);
+    RaftFrame now = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
+    if (before_) {
+      motion_.push_back(largest_motion(networks_.raft().flow(stream, *before_, now), kDynamicShare));
+      trace_.back() = motion_.back();
+    }
+    before_ = std::move(now);
+  }
+  Score finish() override {
+    if (!reason_.empty()) return {std::nullopt, reason_};
+    if (frames_ == 0) return {std::nullopt, "n/a: needs a frame"};
+    const DynamicVerdict v = dynamic_verdict(motion_, frames_, width_, height_);
+    Score s{v.dynamic ? 1.0 : 0.0, "", std::move(trace_), "motion since the frame looked at before (pixels, mean of the largest 5%)"};
+    s.extra = {{"moving_pairs", static_cast<double>(v.count)}, {"needed_pairs", static_cast<double>(v.needed)}, {"threshold_pixels", v.threshold}};
+    return s;
+  }
+
+ private:
+  const EvalNetworks& networks_;
+  int64_t interval_, frames_ = 0, width_ = 0, height_ = 0;
+  std::string reason_;
+  std::optional<RaftFrame> before_;
+  std::vector<double> motion_, trace_;
+};
+
 // Its frames are known when the last has been seen.
 class ViclipMetric final : public Metric {
  public:
@@ -172,6 +243,18 @@ std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, con
     return clip.logit_scale() * dot(direction(clip.image_features(stream, pixels)), text) / 100;
   };
   return std::make_unique<FrameMeanMetric>(score, "likeness to the style phrase (CLIP's logit over 100)", true);
+}
+
+std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks) { return std::make_unique<SmoothnessMetric>(networks); }
+
+std::unique_ptr<Metric> make_dynamic_metric(const EvalNetworks& networks, double fps) { return std::make_unique<DynamicMetric>(networks, fps); }
+
+std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks) {
+  const auto score = [&networks](const Picture& p, ThreadPool& pool) {
+    PoolStream stream(pool);
+    return networks.musiq().score(stream, p);
+  };
+  return std::make_unique<FrameMeanMetric>(score, "quality (0 to 100)", false);
 }
 
 std::unique_ptr<Metric> make_viclip_metric(const EvalNetworks& networks, const std::string& prompt) {

@@ -17,6 +17,12 @@ std::unique_ptr<Metric> make_background_metric(const EvalNetworks& networks);
 std::unique_ptr<Metric> make_aesthetic_metric(const EvalNetworks& networks);
 // appearance_style: CLIP's logit of frame and style phrase over 100, mean over frames. An empty phrase: not applicable.
 std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, const std::string& style);
+// motion_smoothness (AMT-S): every other frame against what the frames beside it predict, (255 − mean difference)/255.
+std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks);
+// dynamic_degree (RAFT): 1 where enough pairs of frames about an eighth of a second apart move far, else 0. fps 0: unknown.
+std::unique_ptr<Metric> make_dynamic_metric(const EvalNetworks& networks, double fps);
+// imaging_quality (MUSIQ): 0 … 100, mean over frames.
+std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks);
 // overall_consistency and temporal_style: the cosine of the features of ViCLIP's frames and of the prompt.
 std::unique_ptr<Metric> make_viclip_metric(const EvalNetworks& networks, const std::string& prompt);
 

@@ -38,8 +38,8 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
              return weights.serves(*d) && std::ranges::find(d->networks, network) != d->networks.end();
            });
   };
-  const auto open = [&](const char* network) {
-    const NetworkWeights file = NetworkWeights::open(weights.networks.at(network));
+  const auto open = [&](const char* network, const char* prefix = "") {
+    const NetworkWeights file = NetworkWeights::open(weights.networks.at(network), prefix);
     used_[network] = {file.path(), file.sha256()};
     return file;
   };
@@ -49,6 +49,9 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
   if (wanted("aesthetic_head") && clip_l14_)
     aesthetic_head_ = std::make_unique<AestheticHead>(AestheticHead::load(open("aesthetic_head"), clip_l14_->embed()));
   if (wanted("viclip_l14")) viclip_ = std::make_unique<ViclipNetwork>(ViclipNetwork::load(stream, open("viclip_l14"), compute));
+  if (wanted("raft_things")) raft_ = std::make_unique<Raft>(stream, open("raft_things", "module."));
+  if (wanted("amt_s")) amt_ = std::make_unique<Amt>(stream, open("amt_s"));
+  if (wanted("musiq_spaq")) musiq_ = std::make_unique<MusiqNetwork>(MusiqNetwork::load(stream, open("musiq_spaq")));
   const bool styles = clip_b32_ && std::ranges::find(dimensions, "appearance_style") != dimensions.end();
   if (!styles && !viclip_) return;
   load_tokenizer(weights);

@@ -10,8 +10,11 @@
 #include "eval/weights.h"
 #include "text/clip_tokenizer.h"
 #include "vision/aesthetic.h"
+#include "vision/amt.h"
 #include "vision/clip.h"
 #include "vision/dino.h"
+#include "vision/musiq.h"
+#include "vision/raft.h"
 #include "vision/viclip.h"
 
 namespace megaslide {
@@ -33,6 +36,9 @@ class EvalNetworks {
   const ClipNetwork& clip_l14() const { return of(clip_l14_); }
   const AestheticHead& aesthetic_head() const { return of(aesthetic_head_); }
   const ViclipNetwork& viclip() const { return of(viclip_); }
+  const Raft& raft() const { return of(raft_); }
+  const Amt& amt() const { return of(amt_); }
+  const MusiqNetwork& musiq() const { return of(musiq_); }
 
   // Features of a text, kept for the next video that has it. Throws a usage Error for a text longer than CLIP's context;
   // ViCLIP's is cut.
@@ -56,6 +62,9 @@ class EvalNetworks {
   std::unique_ptr<ClipNetwork> clip_b32_, clip_l14_;
   std::unique_ptr<AestheticHead> aesthetic_head_;
   std::unique_ptr<ViclipNetwork> viclip_;
+  std::unique_ptr<Raft> raft_;
+  std::unique_ptr<Amt> amt_;
+  std::unique_ptr<MusiqNetwork> musiq_;
   std::unique_ptr<ClipTokenizer> tokenizer_;
   std::map<std::string, UsedNetwork> used_;
   mutable std::mutex mutex_;

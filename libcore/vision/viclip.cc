@@ -72,15 +72,6 @@ ViclipNetwork ViclipNetwork::load(Stream& stream, const NetworkWeights& file, DT
   return v;
 }
 
-std::vector<int64_t> ViclipNetwork::clip_frames(int64_t n, int64_t frames) {
-  MS_CHECK(n > 0 && frames > 0, "{} {}", n, frames);
-  const int64_t parts = std::min(frames, n);
-  std::vector<int64_t> indices;
-  for (int64_t k = 0; k < parts; ++k) indices.push_back((k * n / parts + (k + 1) * n / parts - 1) / 2);
-  indices.resize(static_cast<size_t>(frames), indices.back());
-  return indices;
-}
-
 HostTensor ViclipNetwork::video_features(Stream& stream, const HostTensor& pixels) const { return video_features(stream, pixels, {}); }
 
 HostTensor ViclipNetwork::video_features(Stream& stream, const HostTensor& pixels, const Observers& observers) const {

@@ -24,10 +24,7 @@ class ViclipNetwork {
   int64_t context() const { return text_.context(); }
   int64_t vocabulary() const { return text_.vocabulary(); }
 
-  // Which frames of a video of n > 0 make its clip, ascending: the middles of equal parts, the last repeated where there are fewer.
-  static std::vector<int64_t> clip_frames(int64_t n, int64_t frames);
-
-  // pixels: F32 [frames,3,S,S] of one clip, normalised with CLIP's mean and deviation. Gives F32 [embed], not normalised. Scores are
+  // pixels: F32 [frames,3,S,S] of one clip (frame_choice.h: middle_frames), normalised with CLIP's mean and deviation. Gives F32 [embed], not normalised. Scores are
   // never held: at ViCLIP's width memory is 40 MB for its tokens' rows and 16 MB for hidden ones. Throws Error for another shape.
   HostTensor video_features(Stream& stream, const HostTensor& pixels) const;
   // ids as TextTower::feature takes them, of 32 at most. Gives F32 [embed], not normalised.

@@ -34,20 +34,21 @@ struct Case {
   int64_t step = 1;  // of the output
   bool residual = true, silu = true;
   int64_t absent = 0;  // frames
+  bool slope = false;
 };
 // Fewer and more channels and cells than a tile has; strides, upsampling, rows without a column to the side.
 const Case kCases[] = {{.shape = {3, 20, 3, 3, 3}, .rows = 5, .columns = 9},
                        {.shape = {40, 72, 3, 3, 3}, .rows = 3, .columns = 4, .absent = 2},
                        {.shape = {64, 33, 1, 3, 3}, .rows = 6, .columns = 8, .stride = 2, .residual = false},
                        {.shape = {24, 48, 3, 1, 1}, .rows = 3, .columns = 1, .absent = 1},
-                       {.shape = {48, 70, 1, 1, 1}, .rows = 9, .columns = 15, .silu = false},
+                       {.shape = {48, 70, 1, 1, 1}, .rows = 9, .columns = 15, .silu = false, .slope = true},
                        {.shape = {32, 3, 1, 2, 2}, .rows = 4, .columns = 5, .step = 2}};
 
 struct ConvSetup {
   ConvSetup(const Case& c, DType dtype, DType out_dtype)
       : test(c), in{c.rows, c.columns, c.shape.in, dtype}, out{c.rows / c.stride * c.step, c.columns / c.stride * c.step, c.shape.out, out_dtype},
         weights(as_stored(dtype, normals(c.shape.weights(), 1, 1 / std::sqrt(static_cast<double>(c.shape.in * c.shape.taps()))))),
-        bias(padded(c.shape.out, 2, 0)), gamma(padded(c.shape.out, 3, 1)), residual(out_dtype, random_frame(out, 4)),
+        bias(padded(c.shape.out, 2, 0)), gamma(padded(c.shape.out, 3, 1)), slope(padded(c.shape.out, 6, 0.1)), residual(out_dtype, random_frame(out, 4)),
         residual2(out_dtype, random_frame(out, 5)) {
     for (int64_t t = 0; t < c.shape.kt; ++t) frames.emplace_back(dtype, random_frame(in, static_cast<uint64_t>(10 + t)));
   }
@@ -59,12 +60,13 @@ struct ConvSetup {
     f.rows = test.rows / test.stride, f.columns = test.columns / test.stride;
     FrameFinish& g = f.finish;
     g.out = out, g.step = test.step, g.y = test.step - 1, g.bias = bias.data(), g.raw = raw, g.normed = normed, g.gamma = gamma.data(), g.silu = test.silu;
+    if (test.slope) g.slope = slope.data();
     if (test.residual) g.residual = residual.data(), g.residual2 = residual2.data();
     return f;
   }
   Case test;
   FrameLayout in, out;
-  std::vector<float> weights, bias, gamma;
+  std::vector<float> weights, bias, gamma, slope;
   Array residual, residual2;
   std::vector<Array> frames;
 };

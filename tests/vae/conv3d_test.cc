@@ -61,7 +61,7 @@ struct Case {
   int64_t rows, columns;  // of the input
   int64_t stride = 1;
   int64_t step = 1;  // of the output
-  bool residual = true, norm = true, silu = true;
+  bool residual = true, norm = true, silu = true, slope = false;
 };
 
 std::vector<float> padded(int64_t n, uint64_t series, double mean) {
@@ -79,6 +79,7 @@ struct ConvSetup {
         weights(normals(c.shape.weights(), 1, 1 / std::sqrt(static_cast<double>(c.shape.in * c.shape.taps())))),
         bias(padded(c.shape.out, 2, 0)),
         gamma(padded(c.shape.out, 3, 1)),
+        slope(padded(c.shape.out, 6, 0.1)),
         residual(out, 4),
         residual2(out, 5) {
     for (int64_t t = 0; t < c.shape.kt; ++t) frames.emplace_back(in, static_cast<uint64_t>(10 + t));
@@ -100,6 +101,7 @@ struct ConvSetup {
     f.finish.bias = bias.data();
     if (test.residual) f.finish.residual = residual.memory.data();
     if (test.residual) f.finish.residual2 = residual2.memory.data();
+    if (test.slope) f.finish.slope = slope.data();
     f.finish.raw = raw->memory.data();
     if (test.norm) f.finish.normed = normed->memory.data();
     f.finish.gamma = gamma.data();
@@ -114,7 +116,7 @@ struct ConvSetup {
 
   Case test;
   FrameLayout in, out;
-  std::vector<float> weights, bias, gamma;
+  std::vector<float> weights, bias, gamma, slope;
   Frame residual, residual2;
   std::vector<Frame> frames;
 };
@@ -122,7 +124,7 @@ struct ConvSetup {
 const std::vector<Case> kCases = {
     {.shape = {3, 96, 3, 3, 3}, .rows = 5, .columns = 37},
     {.shape = {96, 3, 3, 3, 3}, .rows = 4, .columns = 20, .residual = false, .norm = false},
-    {.shape = {40, 72, 3, 3, 3}, .rows = 18, .columns = 18},
+    {.shape = {40, 72, 3, 3, 3}, .rows = 18, .columns = 18, .slope = true},
     {.shape = {64, 32, 1, 3, 3}, .rows = 8, .columns = 34, .stride = 2},
     {.shape = {24, 48, 3, 1, 1}, .rows = 3, .columns = 1},
     {.shape = {48, 160, 1, 1, 1}, .rows = 7, .columns = 15, .silu = false},
