@@ -40,7 +40,7 @@ MusiqNetwork MusiqNetwork::load(Stream& stream, const NetworkWeights& file, int6
   file.require(expected);
   MusiqNetwork m;
   m.stem_ = MusiqStem(stream, file, stem);
-  m.embedding_ = {stream, file.read("embedding.weight"), file.read("embedding.bias"), DType::kF32};
+  m.embedding_ = {stream, file.read("embedding.weight"), file.read("embedding.bias"), Products::kFloat};
   m.class_token_ = file.read(kClassToken);
   m.positions_ = file.read(kPositions);
   m.scales_ = file.read(kScales);

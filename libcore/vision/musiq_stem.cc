@@ -32,7 +32,7 @@ PackedLinear standardised(Stream& stream, const NetworkWeights& file, const std:
       for (int64_t t = 0; t < taps; ++t)
         out.f32()[o * n + t * channels + c] = static_cast<float>((static_cast<double>(from[c * taps + t]) - mean) / deviation);
   }
-  return {stream, out, HostTensor(), DType::kF32};
+  return {stream, out, HostTensor(), Products::kFloat};
 }
 
 }  // namespace
