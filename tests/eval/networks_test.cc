@@ -32,6 +32,36 @@ std::string tiny_merges() {
   return text;
 }
 
+// A MUSIQ of one block and six heads, as many as the published one has; weights are noise.
+void write_small_musiq(const std::string& path) {
+  constexpr int64_t kWidth = 48, kHidden = 96;
+  const std::string t = "transformer_encoder.", block = t + "transformer.encoderblock_0.";
+  std::vector<std::pair<std::string, Shape>> shapes{{"conv_root.weight", {64, 3, 7, 7}}, {"embedding.weight", {kWidth, 16384}}, {"embedding.bias", {kWidth}},
+                                                    {t + "cls", {1, 1, kWidth}}, {t + "posembed_input.position_emb", {1, 100, kWidth}},
+                                                    {t + "scaleembed_input.scale_emb", {3, kWidth}}, {"head.weight", {1, kWidth}}, {"head.bias", {1}},
+                                                    {"block1.conv1.weight", {64, 64, 1, 1}}, {"block1.conv2.weight", {64, 64, 3, 3}},
+                                                    {"block1.conv3.weight", {256, 64, 1, 1}}, {"block1.conv_proj.weight", {256, 64, 1, 1}},
+                                                    {block + "mlp.fc1.weight", {kHidden, kWidth}}, {block + "mlp.fc1.bias", {kHidden}},
+                                                    {block + "mlp.fc2.weight", {kWidth, kHidden}}, {block + "mlp.fc2.bias", {kWidth}}};
+  const auto norm = [&](const std::string& name, int64_t n) { shapes.push_back({name + ".weight", {n}}), shapes.push_back({name + ".bias", {n}}); };
+  for (const char* n : {"gn_root", "block1.gn1", "block1.gn2"}) norm(n, 64);
+  for (const char* n : {"block1.gn3", "block1.gn_proj"}) norm(n, 256);
+  for (const std::string& n : {block + "norm1", block + "norm2", t + "encoder_norm"}) norm(n, kWidth);
+  for (const char* n : {"query", "key", "value", "out"}) {
+    shapes.push_back({block + "attention." + n + ".weight", {kWidth, kWidth}});
+    shapes.push_back({block + "attention." + n + ".bias", {kWidth}});
+  }
+  std::vector<HostTensor> tensors;
+  std::vector<std::pair<std::string, TensorView>> views;
+  for (const auto& [name, shape] : shapes) {
+    tensors.emplace_back(DType::kF32, shape);
+    for (int64_t i = 0; i < tensors.back().elements(); ++i)
+      tensors.back().f32()[i] = static_cast<float>((i * 7919 + static_cast<int64_t>(views.size())) % 1013) / 5000 + (name == "head.bias" ? 50.0f : 0.0f);
+    views.emplace_back(name, tensors.back().view());
+  }
+  write_safetensors(path, views);
+}
+
 class NetworkDimensions : public testing::Test {
  protected:
   NetworkDimensions() {
@@ -39,6 +69,9 @@ class NetworkDimensions : public testing::Test {
     folder_.copy(vbench_data("clip_openai"), "w/clip_vit_b32.safetensors");
     folder_.copy(vbench_data("clip_hf"), "w/clip_vit_l14.safetensors");
     folder_.copy(vbench_data("aesthetic_head"), "w/aesthetic_head.safetensors");
+    folder_.copy(vbench_data("amt_names"), "w/amt_s.safetensors");
+    folder_.copy(vbench_data("raft_things_names"), "w/raft_things.safetensors");
+    write_small_musiq(folder_ / "w/musiq_spaq.safetensors");
     folder_.write("w/merges.txt", tiny_merges());
     // The tiny ViCLIP knows 512 ids, fewer than any vocabulary of bytes has.
     HostTensor tokens(DType::kF32, {600, 64});
@@ -131,18 +164,62 @@ TEST_F(NetworkDimensions, ViclipChoosesFramesByTheirCount) {
   EXPECT_EQ(measure(frames, {"overall_consistency"}).scores.at("overall_consistency").reason, "n/a: the video has no prompt");
 }
 
+// The published bytes of a golden may be one level off in a few places (spec §5): its score by 1e-5 at most.
+TEST_F(NetworkDimensions, MotionSmoothness) {
+  const std::vector<Picture> frames = golden_frames("amt_golden");
+  const nlohmann::json expected = golden_json("amt.json")["motion_smoothness"];
+  const Score s = measure(frames, {"motion_smoothness"}).scores.at("motion_smoothness");
+  EXPECT_NEAR(s.value.value(), expected["score"].get<double>(), 1e-5);
+  ASSERT_EQ(s.trace.size(), frames.size());
+  for (size_t k = 0; k < expected["frame_mae"].size(); ++k) EXPECT_NEAR(s.trace[2 * k + 1], expected["frame_mae"][k].get<double>(), 1e-2) << k;
+  EXPECT_EQ(measure({frames[0], frames[1]}, {"motion_smoothness"}).scores.at("motion_smoothness").reason, "n/a: needs at least 3 frames");
+  EXPECT_EQ(measure({3, flat_picture(150, 100, 9)}, {"motion_smoothness"}).scores.at("motion_smoothness").reason,
+            "n/a: needs sides of at least 113 pixels, not 150x100");
+}
+
+// The tiny RAFT's flow of the golden's pair is tens of pixels (raft.json), and so beyond 6·128/256 = 3.
+TEST_F(NetworkDimensions, DynamicDegreeLooksAtFramesAnEighthOfASecondApart) {
+  const std::vector<Picture> pair = golden_frames("raft_golden");
+  std::vector<Picture> frames;
+  for (int i = 0; i < 8; ++i) frames.push_back(pair[static_cast<size_t>(i / 2 % 2)]);
+  const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), {"dynamic_degree"}, DType::kF32, pool_);
+  for (const double fps : {8.0, 16.0}) {
+    MemoryReader video(frames, fps);
+    const Score s = measure_video(video, {}, {.metrics = {"dynamic_degree"}, .context = {&networks, "", ""}}, pool_).scores.at("dynamic_degree");
+    EXPECT_EQ(s.value, 1.0) << fps;
+    EXPECT_EQ(std::ranges::count_if(s.trace, [](double m) { return std::isfinite(m); }), fps == 8 ? 7 : 3);
+    EXPECT_EQ(s.extra.at("needed_pairs"), fps == 8 ? 2 : 1);
+  }
+  EXPECT_EQ(measure({3, flat_picture(150, 100, 9)}, {"dynamic_degree"}).scores.at("dynamic_degree").reason,
+            "n/a: needs sides of at least 121 pixels, not 150x100");
+}
+
+// Pictures that a network cannot take cost its dimension alone.
+TEST_F(NetworkDimensions, WhatANetworkCannotTakeCostsItsDimensionAlone) {
+  const VideoMeasures m = measure({2, flat_picture(2000, 10, 9)}, {"temporal_flickering", "subject_consistency"});
+  EXPECT_EQ(m.scores.at("temporal_flickering").value, 1.0);
+  expect_contains(m.scores.at("subject_consistency").reason, "n/a: ");
+}
+
 TEST_F(NetworkDimensions, WholeEvaluationSaysWhatScoredIt) {
   EvalOptions o;
   o.inputs = {MEGASLIDE_TEST_DATA "/eval/mixed"};
   o.weights = folder_ / "w";
   o.threads = 2;
   const Evaluation e = evaluate(o);
-  for (const char* name : {"subject_consistency", "background_consistency", "aesthetic_quality", "temporal_style", "overall_consistency"})
+  for (const char* name : {"subject_consistency", "background_consistency", "aesthetic_quality", "temporal_style", "overall_consistency", "imaging_quality"})
     EXPECT_NE(e.find(name), nullptr) << name;
   expect_contains(e.withheld.at("appearance_style"), "no style phrase");
   const auto json = nlohmann::json::parse(report_json(e));
   EXPECT_EQ(json["provenance"]["weights"]["dino_vitb16"]["sha256"].get<std::string>().size(), 64u);
   EXPECT_TRUE(json["provenance"]["weights"].contains("clip_vocabulary"));
+  // MUSIQ's scale is a hundred times the dimension's.
+  const DimensionResult& imaging = *e.find("imaging_quality");
+  double quality = 0;
+  for (const ScoredVideo& v : imaging.videos) quality += v.value / static_cast<double>(imaging.videos.size());
+  EXPECT_GT(quality, 10);
+  EXPECT_NEAR(imaging.raw, quality / 100, 1e-12);
+  EXPECT_TRUE(std::ranges::any_of(e.warnings, [](const std::string& w) { return w.find("PolyForm Noncommercial") != std::string::npos; }));
   // A mean over frames, not over videos.
   const DimensionResult& subject = *e.find("subject_consistency");
   double sum = 0, frames = 0;
