@@ -1,6 +1,8 @@
 // eval-vbench: scores of videos in VBench's terms.
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
+
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -20,9 +22,9 @@ int main(int argc, char** argv) {
   const ToolInfo info{.name = "eval-vbench",
                       .summary = "Scores videos in VBench's dimensions, and against references, with what is wrong with each clip.",
                       .examples = {"eval-vbench samples --html report.html", "eval-vbench samples --reference clips --fail-under psnr=20 --json",
-                                   "eval-vbench videos --prompts VBench_full_info.json --import detectors_eval_results.json -o results",
+                                   "eval-vbench videos --weights networks --prompts VBench_full_info.json -o results",
                                    "eval-vbench compare before.json after.json"},
-                      .flags = kThreadsFlag | kSeedFlag | kGracefulStop};
+                      .flags = kThreadsFlag | kSeedFlag | kGracefulStop | kComputeDtypeFlag};
   const auto setup = [&](CLI::App& app) {
     app.add_option("VIDEO", o.inputs, "Videos, folders with videos, folders of pictures (one video each), or manifests (.json, .jsonl, .csv, .txt)")
         ->group("Input");
@@ -36,7 +38,8 @@ int main(int argc, char** argv) {
     add_integer(app, "--samples", o.videos_a_prompt, 1, 1000, "Videos a prompt with --prompts, named PROMPT-0 ...; default 5")->group("Input");
     app.add_flag("--allow-partial", partial, "Exit 0 although videos of --prompts are missing")->group("Input");
     app.add_option("--reference", o.reference, "A video, or a folder with videos of the same names, to compare with: psnr and ssim")->group("Input");
-    app.add_option("--weights", o.weights, "Folder with networks. This version runs none: it names what stays withheld")->group("Input");
+    app.add_option("--weights", o.weights, "Folder with networks: dino_vitb16, clip_vit_b32, clip_vit_l14, aesthetic_head, viclip_l14, raft_things, musiq_spaq, amt_s, as .safetensors or .pth")->group("Input");
+    app.add_option("--cache", o.cache, "Folder for scores of networks, so that no video is scored twice; default cache in --output")->group("Input");
     list("--import", o.imports, "Scores of other dimensions, a VBench NAME_eval_results.json; may be given several times", "FILE")->group("Input");
     app.add_option("-o,--output", folder, "Folder for the results in VBench's layout, with CSV files")->group("Output");
     app.add_option("--name", name, "Their names start with this; default results")->group("Output");
@@ -54,6 +57,8 @@ int main(int argc, char** argv) {
     o.threads = tool.flags.threads;
     o.seed = tool.flags.seed.value_or(0);
     o.thumbnails = !html.empty();
+    o.compute = tool.flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    if (o.cache.empty() && !folder.empty()) o.cache = (std::filesystem::path(folder) / "cache").string();
     if (compare->parsed()) {
       const ScoreSet first = load_scores(a, o, tool.stop), second = load_scores(b, o, tool.stop);
       const Comparison c = compare_scores(first, second, o.seed);

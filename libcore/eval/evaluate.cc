@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "eval/import.h"
+#include "eval/score_cache.h"
 #include "eval/weights.h"
 #include "io/video.h"
 
@@ -58,19 +59,49 @@ bool applies(const VideoItem& item, const std::string& dimension) {
          std::find(item.dimensions.begin(), item.dimensions.end(), dimension) != item.dimensions.end();
 }
 
-void measure_one(EvaluatedVideo& v, const std::vector<std::string>& metrics, const EvalNetworks& networks, bool thumbnails, ThreadPool& pool) {
+// What all videos share.
+struct Shared {
+  std::vector<std::string> metrics;
+  const EvalNetworks& networks;
+  ScoreCache cache;
+  bool thumbnails;
+};
+
+// Scores of networks that are known; the others stay in `options.metrics`. Gives the keys under which to keep those.
+std::map<std::string, std::string> take_known_scores(const EvaluatedVideo& v, const Shared& shared, MeasureOptions& options, std::map<std::string, Score>& known) {
+  std::map<std::string, std::string> keys;
+  std::string content;
+  std::erase_if(options.metrics, [&](const std::string& name) {
+    if (!shared.cache.keeps() || find_dimension(name)->networks.empty()) return false;
+    if (content.empty()) content = video_content_hash(v.item.path);
+    const std::string key = score_key(content, name, shared.networks, options.context);
+    if (std::optional<Score> score = shared.cache.find(key)) {
+      known.emplace(name, std::move(*score));
+      return true;
+    }
+    keys.emplace(name, key);
+    return false;
+  });
+  return keys;
+}
+
+void measure_one(EvaluatedVideo& v, const Shared& shared, ThreadPool& pool) {
   MeasureOptions options;
-  options.thumbnails = thumbnails;
-  options.context = {&networks, v.item.prompt, v.item.style};
+  options.thumbnails = shared.thumbnails;
+  options.context = {&shared.networks, v.item.prompt, v.item.style};
   options.open_again = [&] { return open_video(v.item.path); };
-  for (const std::string& m : metrics) {
+  for (const std::string& m : shared.metrics) {
     if (applies(v.item, m)) options.metrics.push_back(m);
   }
   try {
+    std::map<std::string, Score> known;
+    const std::map<std::string, std::string> keys = take_known_scores(v, shared, options, known);
     const std::unique_ptr<VideoReader> reader = open_video(v.item.path);
     OpenVideo open;
     if (!v.item.reference.empty()) open = [&] { return open_video(v.item.reference); };
     v.measures = measure_video(*reader, open, options, pool);
+    for (const auto& [name, key] : keys) shared.cache.store(key, v.measures.scores.at(name));
+    v.measures.scores.merge(known);
   } catch (const Error& e) {
     v.skipped = e.message();
     const std::string prefix = v.item.path + ": ";
@@ -80,7 +111,7 @@ void measure_one(EvaluatedVideo& v, const std::vector<std::string>& metrics, con
   }
 }
 
-void measure_all(Evaluation& e, const std::vector<std::string>& metrics, const EvalNetworks& networks, ThreadPool& pool, const StopToken& stop) {
+void measure_all(Evaluation& e, const Shared& shared, ThreadPool& pool, const StopToken& stop) {
   Progress progress("evaluate", static_cast<double>(e.videos.size()), "videos");
   WorstKeeper keeper;
   std::mutex mutex;
@@ -89,7 +120,7 @@ void measure_all(Evaluation& e, const std::vector<std::string>& metrics, const E
     for (int64_t i = begin; i < end; ++i) {
       if (stop.requested()) return;
       EvaluatedVideo& v = e.videos[static_cast<size_t>(i)];
-      measure_one(v, metrics, networks, e.options.thumbnails, pool);
+      measure_one(v, shared, pool);
       keeper.add(e.videos, static_cast<size_t>(i));
       const std::lock_guard lock(mutex);
       progress.add(1, v.item.path);
@@ -284,7 +315,7 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   ThreadPool pool(std::max(1, options.threads));
   const EvalNetworks networks(weights, metrics, options.compute, pool);
   e.networks = networks.used();
-  measure_all(e, metrics, networks, pool, stop);
+  measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails}, pool, stop);
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!v.skipped.empty()) e.warnings.push_back(fmt::format("{}: skipped: {}", v.item.path, v.skipped));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -228,6 +229,28 @@ TEST_F(NetworkDimensions, WholeEvaluationSaysWhatScoredIt) {
     sum += n * v.value, frames += n;
   }
   EXPECT_NEAR(subject.raw, sum / frames, 1e-15);
+}
+
+// The second run reads what the first has kept; other weights or a damaged entry are computed again.
+TEST_F(NetworkDimensions, ScoresAreKept) {
+  EvalOptions o;
+  o.inputs = {MEGASLIDE_TEST_DATA "/eval/mixed"};
+  o.weights = folder_ / "w";
+  o.dimensions = {"subject_consistency", "temporal_flickering", "temporal_style"};
+  o.cache = folder_ / "cache";
+  const std::string first = report_json(evaluate(o));
+  std::vector<std::string> entries;
+  for (const auto& entry : std::filesystem::directory_iterator(o.cache)) entries.push_back(entry.path().string());
+  ASSERT_GE(entries.size(), 4u);
+  const auto stamp = std::filesystem::last_write_time(entries[0]);
+  EXPECT_EQ(report_json(evaluate(o)), first);
+  EXPECT_EQ(std::filesystem::last_write_time(entries[0]), stamp);
+  write_file_atomic(entries[0], "{}");
+  write_file_atomic(entries[1], "no json");
+  EXPECT_EQ(report_json(evaluate(o)), first);
+  folder_.copy(vbench_data("dino_hf"), "w/dino_vitb16.safetensors");
+  evaluate(o);
+  EXPECT_GT(std::distance(std::filesystem::directory_iterator(o.cache), {}), static_cast<std::ptrdiff_t>(entries.size()));
 }
 
 TEST_F(NetworkDimensions, FilesThatAreNoSuchNetworkEndTheRunBeforeAnyVideo) {
