@@ -27,7 +27,7 @@ BEGIN {
   allow["data"]      = allow["diffusion"] " diffusion"
   allow["train"]     = allow["data"] " data"
   allow["plan"]      = allow["train"] " train"
-  allow["eval"]      = allow["train"] " plan vision"
+  allow["eval"]      = allow["train"] " plan vision text"
   allow["tools"]     = "base tensor config io kernels device stream model attention_check diffusion data train plan eval vision"
 
   # third-party header (pattern): where it may appear (pattern of paths)
