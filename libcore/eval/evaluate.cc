@@ -65,6 +65,7 @@ struct Shared {
   const EvalNetworks& networks;
   ScoreCache cache;
   bool thumbnails;
+  VideoColour colour;
 };
 
 // Scores of networks that are known; the others stay in `options.metrics`. Gives the keys under which to keep those.
@@ -73,7 +74,7 @@ std::map<std::string, std::string> take_known_scores(const EvaluatedVideo& v, co
   std::string content;
   std::erase_if(options.metrics, [&](const std::string& name) {
     if (!shared.cache.keeps() || find_dimension(name)->networks.empty()) return false;
-    if (content.empty()) content = video_content_hash(v.item.path);
+    if (content.empty()) content = video_content_hash(v.item.path) + (shared.colour == VideoColour::kBt601 ? " bt601" : "");
     const std::string key = score_key(content, name, shared.networks, options.context);
     if (std::optional<Score> score = shared.cache.find(key)) {
       known.emplace(name, std::move(*score));
@@ -89,16 +90,16 @@ void measure_one(EvaluatedVideo& v, const Shared& shared, ThreadPool& pool) {
   MeasureOptions options;
   options.thumbnails = shared.thumbnails;
   options.context = {&shared.networks, v.item.prompt, v.item.style};
-  options.open_again = [&] { return open_video(v.item.path); };
+  options.open_again = [&] { return open_video(v.item.path, shared.colour); };
   for (const std::string& m : shared.metrics) {
     if (applies(v.item, m)) options.metrics.push_back(m);
   }
   try {
     std::map<std::string, Score> known;
     const std::map<std::string, std::string> keys = take_known_scores(v, shared, options, known);
-    const std::unique_ptr<VideoReader> reader = open_video(v.item.path);
+    const std::unique_ptr<VideoReader> reader = open_video(v.item.path, shared.colour);
     OpenVideo open;
-    if (!v.item.reference.empty()) open = [&] { return open_video(v.item.reference); };
+    if (!v.item.reference.empty()) open = [&] { return open_video(v.item.reference, shared.colour); };
     v.measures = measure_video(*reader, open, options, pool);
     for (const auto& [name, key] : keys) shared.cache.store(key, v.measures.scores.at(name));
     v.measures.scores.merge(known);
@@ -315,7 +316,9 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   ThreadPool pool(std::max(1, options.threads));
   const EvalNetworks networks(weights, metrics, options.compute, pool);
   e.networks = networks.used();
-  measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails}, pool, stop);
+  measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails,
+                  options.compat ? VideoColour::kBt601 : VideoColour::kTagged},
+              pool, stop);
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!v.skipped.empty()) e.warnings.push_back(fmt::format("{}: skipped: {}", v.item.path, v.skipped));

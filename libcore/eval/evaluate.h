@@ -28,6 +28,7 @@ struct EvalOptions {
   uint64_t seed = 0;                 // of the bootstrap
   int threads = 1;
   bool thumbnails = false;  // keep pictures of the worst videos
+  bool compat = false;      // colours as OpenCV reads them (VideoColour::kBt601)
   std::string cache;        // folder for the scores of networks (score_cache.h); empty: none
   DType compute = DType::kF32;  // of the networks' products, where they can choose: kF32 or kBF16
 };

@@ -82,7 +82,7 @@ Json video_json(const EvaluatedVideo& v) {
 
 Json provenance_json(const Evaluation& e) {
   const EvalOptions& o = e.options;
-  Json j{{"program", "megaslide eval-vbench"}, {"version", megaslide_version()}, {"decoder", "libav, by colour tags"}};
+  Json j{{"program", "megaslide eval-vbench"}, {"version", megaslide_version()}, {"decoder", e.options.compat ? "libav, BT.601 as OpenCV" : "libav, by colour tags"}};
   j["inputs"] = o.inputs;
   j["prompts"] = o.prompts.empty() ? Json(nullptr) : Json(o.prompts);
   j["videos_a_prompt"] = o.prompts.empty() ? Json(nullptr) : Json(o.videos_a_prompt);

@@ -91,10 +91,10 @@ bool has_zero_delays(const std::string& path) {
 
 class ModuleReader final : public VideoReader {
  public:
-  explicit ModuleReader(const std::string& path) : path_(path), module_(video_module()) {
+  ModuleReader(const std::string& path, VideoColour colour) : path_(path), module_(video_module()) {
     ModuleError error;
     MsVideoInfo raw{};
-    reader_ = module_.open(path.c_str(), &raw, error);
+    reader_ = module_.open(path.c_str(), colour == VideoColour::kBt601, &raw, error);
     if (reader_ == nullptr) throw Error(fmt::format("{}: {}", path, error.text), "convert the file with ffmpeg, or leave it out");
     info_.width = raw.width;
     info_.height = raw.height;
@@ -251,7 +251,7 @@ bool natural_less(const std::string& a, const std::string& b) {
   return a < b;  // equal but for leading zeros
 }
 
-std::unique_ptr<VideoReader> open_video(const std::string& path) {
+std::unique_ptr<VideoReader> open_video(const std::string& path, VideoColour colour) {
   std::error_code failure;
   const fs::file_status status = fs::status(path, failure);
   if (status.type() == fs::file_type::not_found) throw Error(path + ": no such file or folder", "check the path");
@@ -262,7 +262,7 @@ std::unique_ptr<VideoReader> open_video(const std::string& path) {
   }
   if (const Verdict v = judge_file(path); !v.what.empty()) throw Error(path + ": " + v.what, v.remedy);
   if (is_image_file_name(path)) return open_frame_folder(path, {path});
-  return std::make_unique<ModuleReader>(path);
+  return std::make_unique<ModuleReader>(path, colour);
 }
 
 std::unique_ptr<VideoWriter> create_video(const std::string& path, int64_t width, int64_t height, double fps) {

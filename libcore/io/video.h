@@ -41,11 +41,15 @@ class VideoReader {
   virtual std::vector<std::string> warnings() const { return {}; }
 };
 
-// A file, or a folder of PNG or JPEG pictures in natural order (frame_2 before frame_10). Colour follows the tags: matrix
-// and range (untagged: BT.709 from 720 lines on, else BT.601); PQ, HLG and wide gamuts become SDR BT.709
-// (io/video_tone_map.h). Edit lists, rotation and mirroring are applied; pixels that are not square are made so.
+// How stored pictures become RGB. kTagged: matrix and range by the file's tags (untagged: BT.709 from 720 lines on, else BT.601), HDR and
+// wide gamuts to SDR BT.709. kBt601: the matrix of BT.601 whatever the tags say, full range only where the pixel format has it, no
+// tone mapping: as OpenCV reads videos.
+enum class VideoColour { kTagged, kBt601 };
+
+// A file, or a folder of PNG or JPEG pictures in natural order (frame_2 before frame_10). PQ, HLG and
+// wide gamuts: io/video_tone_map.h. A folder's pictures are always read by their tags. Edit lists, rotation and mirroring are applied; pixels that are not square are made so.
 // Throws Error: "FILE: not a video: ...", with what the file seems to be (text, HTML, empty, git-lfs pointer).
-std::unique_ptr<VideoReader> open_video(const std::string& path);
+std::unique_ptr<VideoReader> open_video(const std::string& path, VideoColour colour = VideoColour::kTagged);
 bool is_video_file_name(const std::string& path);  // by extension, any case
 bool is_image_file_name(const std::string& path);  // png, jpg, jpeg, webp, bmp
 // The pictures of a frame folder in natural order, as full paths; empty where the folder is none: it holds other

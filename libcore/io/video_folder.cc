@@ -22,7 +22,7 @@ Picture read_picture(const std::string& path, std::vector<std::string>& notes, i
   ModuleError error;
   MsVideoInfo info{};
   const MsVideoModule& module = video_module();
-  void* reader = module.open(path.c_str(), &info, error);
+  void* reader = module.open(path.c_str(), 0, &info, error);
   if (reader == nullptr) throw Error(fmt::format("{}: {}", path, error.text), "give PNG or JPEG pictures");
   Picture p{info.width, info.height, std::vector<uint8_t>(static_cast<size_t>(info.width * info.height * 3))};
   double time = 0, length = 0;

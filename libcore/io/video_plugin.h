@@ -6,7 +6,7 @@
 
 extern "C" {
 
-inline constexpr uint32_t kMsVideoModuleVersion = 1;
+inline constexpr uint32_t kMsVideoModuleVersion = 2;
 
 struct MsVideoInfo {
   int64_t width, height;  // after rotation
@@ -28,8 +28,8 @@ struct MsVideoModule {
   uint32_t version;
   const char* libraries;  // "libavcodec 59.37.100, ..."
 
-  // Opens a file and decodes its first picture. Null on failure.
-  void* (*open)(const char* path, MsVideoInfo* info, MsVideoError error);
+  // Opens a file and decodes its first picture. bt601: not 0 for VideoColour::kBt601 (io/video.h). Null on failure.
+  void* (*open)(const char* path, int bt601, MsVideoInfo* info, MsVideoError error);
   // 1: `rgb` (width·height·3 bytes) holds the next picture, shown at `time` seconds for `duration` (0: unknown);
   // 0: the end; -1: failure.
   int (*next)(void* reader, uint8_t* rgb, double* time, double* duration, MsVideoError error);

@@ -95,6 +95,28 @@ TEST(Reader, ColourFollowsTheTags) {
   }
 }
 
+// YCbCr made with one matrix and read with BT.601's, in units of full range.
+std::array<int, 3> read_as_601(const std::array<int, 3>& rgb, double kr, double kb) {
+  const double y = kr * rgb[0] + (1 - kr - kb) * rgb[1] + kb * rgb[2], cb = (rgb[2] - y) / (2 - 2 * kb), cr = (rgb[0] - y) / (2 - 2 * kr);
+  const auto level = [](double v) { return static_cast<int>(std::lround(std::clamp(v, 0.0, 255.0))); };
+  return {level(y + 1.402 * cr), level(y - (0.114 * 1.772 * cb + 0.299 * 1.402 * cr) / 0.587), level(y + 1.772 * cb)};
+}
+
+TEST(Reader, ColourIsBt601WhereAskedFor) {
+  const std::array<std::array<int, 3>, 6> kPatches = {{{0, 0, 0}, {255, 255, 255}, {128, 128, 128}, {200, 20, 20}, {20, 180, 20}, {20, 20, 200}}};
+  for (const bool tagged709 : {false, true}) {
+    const auto reader = open_video(test_data(tagged709 ? "cases/video/colour-limited709.mp4" : "cases/video/colour-limited601.mp4"), VideoColour::kBt601);
+    Picture p;
+    double time = 0;
+    ASSERT_TRUE(reader->next(p, time));
+    for (size_t k = 0; k < 6; ++k) {
+      const auto rgb = pixel(p, static_cast<int64_t>(k) * p.width / 6 + p.width / 12, p.height / 2);
+      const auto wanted = tagged709 ? read_as_601(kPatches[k], 0.2126, 0.0722) : kPatches[k];
+      EXPECT_TRUE(near(rgb, wanted, 4)) << tagged709 << " patch " << k << ": " << rgb[0] << " " << rgb[1] << " " << rgb[2] << ", wanted " << wanted[0];
+    }
+  }
+}
+
 // A copy of an mp4 whose first box of that name has other bytes at `offset` behind the name.
 std::string patched(const TemporaryFolder& folder, const std::string& from, const std::string& box, size_t offset, const std::vector<int32_t>& values) {
   std::ifstream in(test_data(from), std::ios::binary);

@@ -69,7 +69,7 @@ const uint8_t* stream_side_data(const AVStream* stream, AVPacketSideDataType typ
 int64_t frame_duration(const AVFrame* frame);
 
 // Entries of the table.
-void* reader_open(const char* path, MsVideoInfo* info, MsVideoError error);
+void* reader_open(const char* path, int bt601, MsVideoInfo* info, MsVideoError error);
 int reader_next(void* reader, uint8_t* rgb, double* time, double* duration, MsVideoError error);
 const char* reader_warnings(void* reader);
 void reader_close(void* reader);

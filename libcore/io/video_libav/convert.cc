@@ -80,12 +80,13 @@ double stated_peak(const AVFrame* frame, const AVStream* stream) {
 
 }  // namespace
 
-void Converter::begin(AVFrame* first, AVStream* stream, const AVCodecContext* decoder) {
+void Converter::begin(AVFrame* first, AVStream* stream, const AVCodecContext* decoder, bool bt601) {
+  bt601_ = bt601;
   stored_width_ = first->width;
   stored_height_ = first->height;
   choose_orientation(first, stream);
   choose_size(first, stream);
-  choose_colours(first, stream, decoder);
+  if (!bt601_) choose_colours(first, stream, decoder);
 }
 
 void Converter::choose_orientation(const AVFrame* first, const AVStream* stream) {
@@ -144,7 +145,7 @@ void Converter::choose_colours(const AVFrame* first, const AVStream* stream, con
 }
 
 void Converter::convert(const AVFrame* frame, uint8_t* rgb) {
-  bool full = frame->color_range == AVCOL_RANGE_JPEG;
+  bool full = !bt601_ && frame->color_range == AVCOL_RANGE_JPEG;
   const auto format = without_range(static_cast<AVPixelFormat>(frame->format), full);
   const AVPixFmtDescriptor* d = av_pix_fmt_desc_get(format);
   if (d == nullptr || (d->flags & AV_PIX_FMT_FLAG_HWACCEL) != 0) throw Failure("unsupported pixel format");
@@ -170,7 +171,7 @@ void Converter::make_scaler(const AVFrame* frame, const std::array<int, 5>& key,
   const auto format = static_cast<AVPixelFormat>(key[2]);
   scaler_.reset(sws_getContext(frame->width, frame->height, format, width_, height_, mapper_ ? AV_PIX_FMT_RGB48 : AV_PIX_FMT_RGB24, kFlags, nullptr, nullptr, nullptr));
   if (!scaler_) throw Failure(std::string("no colour conversion from ") + av_get_pix_fmt_name(format));
-  const int* matrix = sws_getCoefficients(sws_matrix(frame->colorspace, frame->height));
+  const int* matrix = sws_getCoefficients(bt601_ ? SWS_CS_ITU601 : sws_matrix(frame->colorspace, frame->height));
   sws_setColorspaceDetails(scaler_.get(), matrix, full ? 1 : 0, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
   scaler_key_ = key;
 }

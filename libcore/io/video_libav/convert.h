@@ -19,8 +19,8 @@ struct Orientation {
 
 class Converter {
  public:
-  // From the first picture of a stream: size, shape of the pixels, orientation, colours.
-  void begin(AVFrame* first, AVStream* stream, const AVCodecContext* decoder);
+  // From the first picture of a stream: size, shape of the pixels, orientation, colours. bt601: VideoColour::kBt601.
+  void begin(AVFrame* first, AVStream* stream, const AVCodecContext* decoder, bool bt601);
 
   int64_t width() const { return orientation_.transpose ? height_ : width_; }
   int64_t height() const { return orientation_.transpose ? width_ : height_; }
@@ -38,6 +38,7 @@ class Converter {
   void warn(const std::string& text);
 
   Orientation orientation_;
+  bool bt601_ = false;
   int stored_width_ = 0, stored_height_ = 0;
   int width_ = 0, height_ = 0;  // of square pixels, before turning
   Owner<SwsContext> scaler_;

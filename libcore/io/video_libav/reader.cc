@@ -52,13 +52,13 @@ class FileInput {
 
 class Reader {
  public:
-  Reader(const char* path, MsVideoInfo* info) : input_(path) {
+  Reader(const char* path, bool bt601, MsVideoInfo* info) : input_(path) {
     open_container();
     choose_stream();
     open_decoder();
     started_ = decode();  // the first picture: its size is the truth, and an undecodable file fails here
     if (!started_) throw Failure("not a video: its video stream holds no picture");
-    converter_.begin(frame_.get(), stream_, decoder_.get());
+    converter_.begin(frame_.get(), stream_, decoder_.get(), bt601);
     describe(*info);
   }
 
@@ -217,8 +217,8 @@ class Reader {
 
 }  // namespace
 
-void* reader_open(const char* path, MsVideoInfo* info, MsVideoError error) {
-  return guard<void*>(error, nullptr, [&] { return static_cast<void*>(new Reader(path, info)); });
+void* reader_open(const char* path, int bt601, MsVideoInfo* info, MsVideoError error) {
+  return guard<void*>(error, nullptr, [&] { return static_cast<void*>(new Reader(path, bt601 != 0, info)); });
 }
 int reader_next(void* reader, uint8_t* rgb, double* time, double* duration, MsVideoError error) {
   return guard<int>(error, -1, [&] { return static_cast<Reader*>(reader)->next(rgb, time, duration); });
