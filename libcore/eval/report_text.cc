@@ -97,12 +97,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> withheld_groups(co
     const auto w = e.withheld.find(std::string(d.name));
     if (w == e.withheld.end()) continue;
     std::string name(d.name), reason = w->second;
-    if (!d.networks.empty()) {
-      reason = "no network in this version";
-      name += fmt::format(" ({})", fmt::join(d.networks, " + "));
-    } else if (!d.missing.empty()) {
-      reason = "detectors and classifiers are not built in";
-    }
+    if (!d.missing.empty()) reason = "detectors and classifiers are not built in";
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == reason; });
     if (group == groups.end()) {
       groups.push_back({reason, {std::move(name)}});

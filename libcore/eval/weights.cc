@@ -12,18 +12,18 @@ namespace megaslide {
 namespace {
 
 struct Published {
-  std::string_view network, where;  // the file and who publishes it
+  std::string_view network, where;  // what to fetch: a repository of Hugging Face, or a file
   std::string_view licence;         // where it binds users to non-commercial use
 };
 constexpr std::array kPublished{
-    Published{"dino_vitb16", "facebook/dino-vitb16 of Hugging Face, or dino_vitbase16_pretrain.pth of facebookresearch/dino", ""},
-    Published{"clip_vit_b32", "openai/clip-vit-base-patch32 of Hugging Face", ""},
-    Published{"clip_vit_l14", "openai/clip-vit-large-patch14 of Hugging Face", ""},
-    Published{"aesthetic_head", "sa_0_4_vit_l_14_linear.pth of LAION-AI/aesthetic-predictor", ""},
-    Published{"viclip_l14", "ViClip-InternVid-10M-FLT.pth of OpenGVLab/VBench_Used_Models", ""},
-    Published{"raft_things", "raft-things.pth of princeton-vl/RAFT", ""},
-    Published{"musiq_spaq", "musiq_spaq_ckpt-358bb6af.pth of chaofengc/IQA-PyTorch", "PolyForm Noncommercial 1.0.0"},
-    Published{"amt_s", "amt-s.pth of MCG-NKU/AMT", "CC BY-NC 4.0"},
+    Published{"dino_vitb16", "facebook/dino-vitb16", ""},
+    Published{"clip_vit_b32", "openai/clip-vit-base-patch32", ""},
+    Published{"clip_vit_l14", "openai/clip-vit-large-patch14", ""},
+    Published{"aesthetic_head", "LAION's sa_0_4_vit_l_14_linear.pth", ""},
+    Published{"viclip_l14", "ViClip-InternVid-10M-FLT.pth", ""},
+    Published{"raft_things", "raft-things.pth", ""},
+    Published{"musiq_spaq", "musiq_spaq_ckpt-358bb6af.pth", "PolyForm Noncommercial 1.0.0"},
+    Published{"amt_s", "amt-s.pth", "CC BY-NC 4.0"},
 };
 const Published& published(std::string_view network) {
   const auto at = std::ranges::find(kPublished, network, &Published::network);
@@ -43,10 +43,10 @@ std::string WeightsReport::reason(const Dimension& d) const {
   for (std::string_view n : d.networks) {
     const bool found = networks.contains(std::string(n));
     if (!d.missing.empty()) parts.push_back(fmt::format("{}{}", n, found ? " (found)" : ""));
-    else if (!found) parts.push_back(fmt::format("{0} ({1}, as {0}.safetensors or {0}.pth)", n, published(n).where));
+    else if (!found) parts.push_back(fmt::format("{} ({})", n, published(n).where));
   }
   if (!d.missing.empty()) return fmt::format("needs {}, and {}; import its score with --import", fmt::join(parts, " and "), d.missing);
-  return fmt::format("needs {} in {}", fmt::join(parts, " and "), folder.empty() ? "a folder given with --weights" : folder);
+  return fmt::format("needs {} in {}", fmt::join(parts, " and "), folder.empty() ? "--weights" : folder);
 }
 
 WeightsReport inspect_weights(const std::string& folder, std::vector<std::string>& warnings) {
