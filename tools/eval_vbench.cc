@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
     app.add_flag("--allow-partial", partial, "Exit 0 although videos of --prompts are missing")->group("Input");
     app.add_option("--reference", o.reference, "A video, or a folder with videos of the same names, to compare with: psnr and ssim")->group("Input");
     app.add_option("--weights", o.weights, "Folder with networks: dino_vitb16, clip_vit_b32, clip_vit_l14, aesthetic_head, viclip_l14, raft_things, musiq_spaq, amt_s, as .safetensors or .pth")->group("Input");
+    app.add_flag("--static-filter", o.static_filter, "temporal_flickering of static videos alone, found by raft_things")->group("Input");
     app.add_flag("--compat", o.compat, "Colours by BT.601 whatever a file's tags say, as OpenCV gives them to VBench")->group("Input");
     app.add_option("--cache", o.cache, "Folder for scores of networks, so that no video is scored twice; default cache in --output")->group("Input");
     list("--import", o.imports, "Scores of other dimensions, a VBench NAME_eval_results.json; may be given several times", "FILE")->group("Input");
@@ -68,8 +69,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (name.empty() || name.find('/') != std::string::npos) throw usage_error(fmt::format("--name {}: not the start of a file name", name), "the folder is -o");
-    std::vector<Threshold> thresholds;
-    for (const std::string& t : under) thresholds.push_back(parse_threshold(t));
+    const std::vector<Threshold> thresholds = parse_thresholds(under);
     const Evaluation e = evaluate(o, tool.stop);
     for (const std::string& w : e.warnings) log_warning("{}", w);
     if (!folder.empty()) write_results(e, folder, name);

@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kWorst = 5;
 constexpr int kResamples = 2000;
+constexpr int kStaticVideos = 5;
 
 // Which videos are among the worst five of a metric so far: only their thumbnails stay in memory. The final set does
 // not depend on the order of arrival, ties go to the lower index.
@@ -66,6 +67,7 @@ struct Shared {
   ScoreCache cache;
   bool thumbnails;
   VideoColour colour;
+  bool static_filter;
 };
 
 // Scores of networks that are known; the others stay in `options.metrics`. Gives the keys under which to keep those.
@@ -73,7 +75,7 @@ std::map<std::string, std::string> take_known_scores(const EvaluatedVideo& v, co
   std::map<std::string, std::string> keys;
   std::string content;
   std::erase_if(options.metrics, [&](const std::string& name) {
-    if (!shared.cache.keeps() || find_dimension(name)->networks.empty()) return false;
+    if (!shared.cache.keeps() || networks_of(name, options.context).empty()) return false;
     if (content.empty()) content = video_content_hash(v.item.path) + (shared.colour == VideoColour::kBt601 ? " bt601" : "");
     const std::string key = score_key(content, name, shared.networks, options.context);
     if (std::optional<Score> score = shared.cache.find(key)) {
@@ -89,7 +91,7 @@ std::map<std::string, std::string> take_known_scores(const EvaluatedVideo& v, co
 void measure_one(EvaluatedVideo& v, const Shared& shared, ThreadPool& pool) {
   MeasureOptions options;
   options.thumbnails = shared.thumbnails;
-  options.context = {&shared.networks, v.item.prompt, v.item.style};
+  options.context = {&shared.networks, v.item.prompt, v.item.style, 0, shared.static_filter};
   options.open_again = [&] { return open_video(v.item.path, shared.colour); };
   for (const std::string& m : shared.metrics) {
     if (applies(v.item, m)) options.metrics.push_back(m);
@@ -142,12 +144,17 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
   r.name = name;
   r.weight = find_dimension(name)->weight;
   std::vector<double> values, weights;
+  // VBench's filter keeps so many of a prompt.
+  std::map<std::string, int> static_videos;
+  const bool filtered = e.options.static_filter && name == "temporal_flickering";
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!applies(v.item, name)) continue;
     const auto score = v.measures.scores.find(name);
     if (!v.skipped.empty()) {
       r.skipped.push_back({i, v.skipped});
+    } else if (filtered && score != v.measures.scores.end() && score->second.value && ++static_videos[v.item.prompt] > kStaticVideos) {
+      r.skipped.push_back({i, fmt::format("beyond the first {} static videos of its prompt", kStaticVideos)});
     } else if (score != v.measures.scores.end() && score->second.value) {
       r.videos.push_back({i, *score->second.value});
       values.push_back(*score->second.value);
@@ -263,7 +270,7 @@ void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted,
       }
       if (imported == imports.end()) {
         e.withheld[name] = r.skipped.empty() ? "no video of the set belongs to it"
-                                             : fmt::format("no video has a score: {}", r.skipped[0].reason);
+                                             : fmt::format("{}no video has a score: {}", e.options.static_filter ? "insufficient: " : "", r.skipped[0].reason);
         continue;
       }
     }
@@ -314,10 +321,10 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   for (const std::string& name : wanted)
     if (weights.serves(*find_dimension(name))) metrics.push_back(name);
   ThreadPool pool(std::max(1, options.threads));
-  const EvalNetworks networks(weights, metrics, options.compute, pool);
+  const EvalNetworks networks(weights, metrics, options.compute, pool, options.static_filter);
   e.networks = networks.used();
   measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails,
-                  options.compat ? VideoColour::kBt601 : VideoColour::kTagged},
+                  options.compat ? VideoColour::kBt601 : VideoColour::kTagged, options.static_filter},
               pool, stop);
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
@@ -346,6 +353,12 @@ Threshold parse_threshold(const std::string& text) {
     throw usage_error(fmt::format("--fail-under {}: \"{}\" is no number", text, text.substr(equals + 1)), help);
   }
   return t;
+}
+
+std::vector<Threshold> parse_thresholds(const std::vector<std::string>& texts) {
+  std::vector<Threshold> all;
+  for (const std::string& t : texts) all.push_back(parse_threshold(t));
+  return all;
 }
 
 std::vector<std::string> failed_thresholds(const Evaluation& e, const std::vector<Threshold>& thresholds) {

@@ -28,6 +28,7 @@ struct EvalOptions {
   uint64_t seed = 0;                 // of the bootstrap
   int threads = 1;
   bool thumbnails = false;  // keep pictures of the worst videos
+  bool static_filter = false;  // temporal_flickering of the first five static videos of a prompt alone
   bool compat = false;      // colours as OpenCV reads them (VideoColour::kBt601)
   std::string cache;        // folder for the scores of networks (score_cache.h); empty: none
   DType compute = DType::kF32;  // of the networks' products, where they can choose: kF32 or kBF16
@@ -89,6 +90,7 @@ struct Threshold {
   double least;
 };
 Threshold parse_threshold(const std::string& text);  // "temporal_flickering=0.95"; usage Error
+std::vector<Threshold> parse_thresholds(const std::vector<std::string>& texts);
 // One line for each threshold that is not reached, or whose score is withheld.
 std::vector<std::string> failed_thresholds(const Evaluation& e, const std::vector<Threshold>& thresholds);
 

@@ -21,8 +21,9 @@ std::string_view shared_metric(std::string_view name) { return name == "overall_
 std::unique_ptr<Metric> make_metric(std::string_view name, const MetricContext& c) {
   if (name == "psnr") return make_psnr_metric();
   if (name == "ssim") return make_ssim_metric();
-  if (name == "temporal_flickering") return make_flicker_metric();
+  if (name == "temporal_flickering" && !c.static_filter) return make_flicker_metric();
   MS_CHECK(c.networks != nullptr, "{}", name);
+  if (name == "temporal_flickering") return make_static_flicker_metric(*c.networks);
   if (name == "subject_consistency") return make_subject_metric(*c.networks);
   if (name == "background_consistency") return make_background_metric(*c.networks);
   if (name == "motion_smoothness") return make_smoothness_metric(*c.networks);

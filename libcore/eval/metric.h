@@ -48,8 +48,9 @@ class EvalNetworks;
 // What a metric knows of its video besides frames.
 struct MetricContext {
   const EvalNetworks* networks = nullptr;  // those that its dimensions need have been loaded
-  std::string prompt, style;               // empty: none
+  std::string prompt = {}, style = {};     // empty: none
   double fps = 0;                          // 0: unknown
+  bool static_filter = false;              // temporal_flickering of static videos alone
 };
 
 // Metrics that can be computed here: names of dimensions.

@@ -165,6 +165,47 @@ class DynamicMetric final : public Metric {
   std::vector<double> motion_, trace_;
 };
 
+// The flows of neighbours on the way, those between the ends at the end.
+class StaticFlickerMetric final : public Metric {
+ public:
+  explicit StaticFlickerMetric(const EvalNetworks& networks) : networks_(networks) {}
+
+  void add(const FrameContext& f) override {
+    flicker_->add(f);
+    width_ = f.picture.width, height_ = f.picture.height, pool_ = &f.pool;
+    if (f.index == 0) reason_ = raft_not_applicable(width_, height_);
+    if (!reason_.empty()) return;
+    PoolStream stream(f.pool);
+    RaftFrame now = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
+    if (before_) motion_.push_back(motion(*before_, now));
+    if (f.index == 0) first_ = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
+    before_ = std::move(now);
+  }
+  Score finish() override {
+    if (!reason_.empty()) return {std::nullopt, reason_};
+    Score score = flicker_->finish();
+    if (motion_.empty()) return score;
+    motion_.push_back(motion(*first_, *before_));
+    motion_.push_back(motion(*before_, *first_));
+    const StaticVerdict v = static_verdict(motion_, width_, height_);
+    if (v.is_static) return score;
+    return {std::nullopt, fmt::format("filtered out: it moves, in {} pairs of frames by more than {:.3g} pixels, {} are allowed", v.count, v.threshold, v.allowed)};
+  }
+
+ private:
+  double motion(const RaftFrame& a, const RaftFrame& b) const {
+    PoolStream stream(*pool_);
+    return largest_motion(networks_.raft().flow(stream, a, b), kStaticShare);
+  }
+  const EvalNetworks& networks_;
+  std::unique_ptr<Metric> flicker_ = make_flicker_metric();
+  int64_t width_ = 0, height_ = 0;
+  ThreadPool* pool_ = nullptr;
+  std::string reason_;
+  std::optional<RaftFrame> first_, before_;
+  std::vector<double> motion_;
+};
+
 // Its frames are known when the last has been seen.
 class ViclipMetric final : public Metric {
  public:
@@ -248,6 +289,8 @@ std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, con
 std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks) { return std::make_unique<SmoothnessMetric>(networks); }
 
 std::unique_ptr<Metric> make_dynamic_metric(const EvalNetworks& networks, double fps) { return std::make_unique<DynamicMetric>(networks, fps); }
+
+std::unique_ptr<Metric> make_static_flicker_metric(const EvalNetworks& networks) { return std::make_unique<StaticFlickerMetric>(networks); }
 
 std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks) {
   const auto score = [&networks](const Picture& p, ThreadPool& pool) {

@@ -21,6 +21,8 @@ std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, con
 std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks);
 // dynamic_degree (RAFT): 1 where enough pairs of frames about an eighth of a second apart move far, else 0. fps 0: unknown.
 std::unique_ptr<Metric> make_dynamic_metric(const EvalNetworks& networks, double fps);
+// temporal_flickering of videos that VBench's static filter (RAFT) lets pass; of the others it is not applicable.
+std::unique_ptr<Metric> make_static_flicker_metric(const EvalNetworks& networks);
 // imaging_quality (MUSIQ): 0 … 100, mean over frames.
 std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks);
 // overall_consistency and temporal_style: the cosine of the features of ViCLIP's frames and of the prompt.

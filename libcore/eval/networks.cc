@@ -29,8 +29,11 @@ std::vector<float> values(const HostTensor& t) { return {t.f32(), t.f32() + t.el
 
 }  // namespace
 
-EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool)
+EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool,
+                           bool static_filter)
     : compute_(compute) {
+  if (static_filter && !weights.networks.contains("raft_things"))
+    throw usage_error("--static-filter needs raft_things in --weights", "put raft-things.pth there as raft_things.pth");
   PoolStream stream(pool);
   const auto wanted = [&](std::string_view network) {
     return weights.networks.contains(std::string(network)) && std::ranges::any_of(dimensions, [&](const std::string& name) {
@@ -49,7 +52,7 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
   if (wanted("aesthetic_head") && clip_l14_)
     aesthetic_head_ = std::make_unique<AestheticHead>(AestheticHead::load(open("aesthetic_head"), clip_l14_->embed()));
   if (wanted("viclip_l14")) viclip_ = std::make_unique<ViclipNetwork>(ViclipNetwork::load(stream, open("viclip_l14"), compute));
-  if (wanted("raft_things")) raft_ = std::make_unique<Raft>(stream, open("raft_things", "module."));
+  if (static_filter || wanted("raft_things")) raft_ = std::make_unique<Raft>(stream, open("raft_things", "module."));
   if (wanted("amt_s")) amt_ = std::make_unique<Amt>(stream, open("amt_s"));
   if (wanted("musiq_spaq")) musiq_ = std::make_unique<MusiqNetwork>(MusiqNetwork::load(stream, open("musiq_spaq")));
   const bool styles = clip_b32_ && std::ranges::find(dimensions, "appearance_style") != dimensions.end();

@@ -25,9 +25,10 @@ struct UsedNetwork {
 
 class EvalNetworks {
  public:
-  // Loads what `dimensions` need and the folder holds. compute: kF32, or kBF16 for the products of transformers. Throws Error
+  // Loads what `dimensions` need and the folder holds, and with static_filter RAFT, which must be there. compute: kF32, or kBF16 for the products of transformers. Throws Error
   // naming file and tensor for a file that is damaged, no such network, or holds values that are not finite.
-  EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool);
+  EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool,
+               bool static_filter = false);
 
   DType compute() const { return compute_; }
   // CHECK that the network has been loaded.

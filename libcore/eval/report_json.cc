@@ -92,7 +92,7 @@ Json provenance_json(const Evaluation& e) {
   for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}};
   j["weights"] = std::move(weights);
   if (!e.networks.empty()) j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
-  j["static_filter"] = "not applied";
+  j["static_filter"] = o.static_filter ? "applied: RAFT, the first five static videos of a prompt" : "not applied";
   j["bootstrap"] = {{"resamples", 2000}, {"seed", o.seed}, {"interval", "percentile, 95%"}};
   j["clamped"] = o.clamp;
   return j;

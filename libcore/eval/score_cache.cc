@@ -82,10 +82,15 @@ std::string video_content_hash(const std::string& path) {
   return hash.hex();
 }
 
+std::vector<std::string_view> networks_of(const std::string& dimension, const MetricContext& context) {
+  if (dimension == "temporal_flickering" && context.static_filter) return {"raft_things"};
+  return find_dimension(dimension)->networks;
+}
+
 std::string score_key(const std::string& content, const std::string& dimension, const EvalNetworks& networks, const MetricContext& context) {
   const std::string name(shared_metric(dimension));
   std::string text = fmt::format("{}\n{}\n{}\n{}\n", kFormat, content, name, dtype_name(networks.compute()));
-  for (const std::string_view n : find_dimension(name)->networks) text += networks.used().at(std::string(n)).sha256 + "\n";
+  for (const std::string_view n : networks_of(name, context)) text += networks.used().at(std::string(n)).sha256 + "\n";
   const bool style = name == "appearance_style";
   if (style || depends_on_prompt(name)) {
     const auto vocabulary = networks.used().find("clip_vocabulary");

@@ -4,6 +4,8 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "eval/metric.h"
 #include "eval/networks.h"
@@ -27,6 +29,8 @@ class ScoreCache {
 
 // SHA-256 of a video file, or of the names and bytes of a folder's pictures.
 std::string video_content_hash(const std::string& path);
+// Names of the networks that a dimension's score depends on.
+std::vector<std::string_view> networks_of(const std::string& dimension, const MetricContext& context);
 // Of a dimension that needs networks.
 std::string score_key(const std::string& content, const std::string& dimension, const EvalNetworks& networks, const MetricContext& context);
 

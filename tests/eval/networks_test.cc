@@ -84,7 +84,7 @@ class NetworkDimensions : public testing::Test {
                         const std::string& style = {}) {
     const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), names, DType::kF32, pool_);
     MemoryReader video(frames);
-    MeasureOptions o{.metrics = names, .context = {&networks, prompt, style}, .open_again = [&] { return std::make_unique<MemoryReader>(frames); }};
+    MeasureOptions o{.metrics = names, .context = {.networks = &networks, .prompt = prompt, .style = style}, .open_again = [&] { return std::make_unique<MemoryReader>(frames); }};
     return measure_video(video, {}, o, pool_);
   }
   TemporaryFolder folder_;
@@ -186,13 +186,27 @@ TEST_F(NetworkDimensions, DynamicDegreeLooksAtFramesAnEighthOfASecondApart) {
   const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), {"dynamic_degree"}, DType::kF32, pool_);
   for (const double fps : {8.0, 16.0}) {
     MemoryReader video(frames, fps);
-    const Score s = measure_video(video, {}, {.metrics = {"dynamic_degree"}, .context = {&networks, "", ""}}, pool_).scores.at("dynamic_degree");
+    const Score s = measure_video(video, {}, {.metrics = {"dynamic_degree"}, .context = {.networks = &networks}}, pool_).scores.at("dynamic_degree");
     EXPECT_EQ(s.value, 1.0) << fps;
     EXPECT_EQ(std::ranges::count_if(s.trace, [](double m) { return std::isfinite(m); }), fps == 8 ? 7 : 3);
     EXPECT_EQ(s.extra.at("needed_pairs"), fps == 8 ? 2 : 1);
   }
   EXPECT_EQ(measure({3, flat_picture(150, 100, 9)}, {"dynamic_degree"}).scores.at("dynamic_degree").reason,
             "n/a: needs sides of at least 121 pixels, not 150x100");
+}
+
+// The tiny RAFT sees motion between any two pictures, and none worth speaking of between equal ones.
+TEST_F(NetworkDimensions, StaticFilterLetsNoMovingVideoPass) {
+  const EvalNetworks networks(inspect_weights(folder_ / "w", warnings_), {"temporal_flickering"}, DType::kF32, pool_, true);
+  const auto score = [&](const std::vector<Picture>& frames) {
+    MemoryReader video(frames);
+    const MeasureOptions o{.metrics = {"temporal_flickering"}, .context = {.networks = &networks, .static_filter = true}};
+    return measure_video(video, {}, o, pool_).scores.at("temporal_flickering");
+  };
+  expect_contains(score(golden_frames("raft_golden")).reason, "filtered out: it moves");
+  EXPECT_EQ(score({3, flat_picture(150, 100, 9)}).reason, "n/a: needs sides of at least 121 pixels, not 150x100");
+  folder_.write("none/readme", "");
+  expect_contains(error_of([&] { EvalNetworks(inspect_weights(folder_ / "none", warnings_), {}, DType::kF32, pool_, true); }), "--static-filter needs raft_things");
 }
 
 // Pictures that a network cannot take cost its dimension alone.
