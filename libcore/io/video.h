@@ -43,7 +43,7 @@ class VideoReader {
 
 // How stored pictures become RGB. kTagged: matrix and range by the file's tags (untagged: BT.709 from 720 lines on, else BT.601), HDR and
 // wide gamuts to SDR BT.709. kBt601: the matrix of BT.601 whatever the tags say, full range only where the pixel format has it, no
-// tone mapping: as OpenCV reads videos.
+// tone mapping, chroma as swscale does it when nothing is asked of it: as OpenCV reads videos.
 enum class VideoColour { kTagged, kBt601 };
 
 // A file, or a folder of PNG or JPEG pictures in natural order (frame_2 before frame_10). PQ, HLG and

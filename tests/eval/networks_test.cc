@@ -93,7 +93,6 @@ class NetworkDimensions : public testing::Test {
 };
 
 std::vector<Picture> golden_frames(const std::string& file) { return frames_of(SafetensorsFile::open(vbench_data(file)).view("video")); }
-nlohmann::json golden_json(const std::string& name) { return nlohmann::json::parse(read_file(MEGASLIDE_TEST_DATA "/vbench/" + name)); }
 
 void expect_trace(const Score& s, const nlohmann::json& expected) {
   ASSERT_TRUE(s.value);
@@ -106,9 +105,9 @@ void expect_trace(const Score& s, const nlohmann::json& expected) {
 
 TEST_F(NetworkDimensions, SubjectAndBackgroundConsistency) {
   expect_trace(measure(golden_frames("dino_golden"), {"subject_consistency"}).scores.at("subject_consistency"),
-               golden_json("dino.json")["subject_consistency"]);
+               vbench_json("dino")["subject_consistency"]);
   expect_trace(measure(golden_frames("clip_golden"), {"background_consistency"}).scores.at("background_consistency"),
-               golden_json("clip.json")["background_consistency"]);
+               vbench_json("clip")["background_consistency"]);
   std::vector<Picture> one = golden_frames("dino_golden");
   one.resize(1);
   EXPECT_EQ(measure(one, {"subject_consistency"}).scores.at("subject_consistency").reason, "n/a: needs at least 2 frames");
@@ -116,7 +115,7 @@ TEST_F(NetworkDimensions, SubjectAndBackgroundConsistency) {
 
 TEST_F(NetworkDimensions, AestheticQuality) {
   const Score s = measure(golden_frames("clip_golden"), {"aesthetic_quality"}).scores.at("aesthetic_quality");
-  EXPECT_NEAR(s.value.value(), golden_json("clip.json")["aesthetic_quality"].get<double>(), kCosine);
+  EXPECT_NEAR(s.value.value(), vbench_json("clip")["aesthetic_quality"].get<double>(), kCosine);
   EXPECT_EQ(s.weight, 1);
 }
 
@@ -168,7 +167,7 @@ TEST_F(NetworkDimensions, ViclipChoosesFramesByTheirCount) {
 // The published bytes of a golden may be one level off in a few places (spec §5): its score by 1e-5 at most.
 TEST_F(NetworkDimensions, MotionSmoothness) {
   const std::vector<Picture> frames = golden_frames("amt_golden");
-  const nlohmann::json expected = golden_json("amt.json")["motion_smoothness"];
+  const nlohmann::json expected = vbench_json("amt")["motion_smoothness"];
   const Score s = measure(frames, {"motion_smoothness"}).scores.at("motion_smoothness");
   EXPECT_NEAR(s.value.value(), expected["score"].get<double>(), 1e-5);
   ASSERT_EQ(s.trace.size(), frames.size());

@@ -36,8 +36,8 @@ TEST(Clip, FeaturesAreTheGoldensUnderBothNamings) {
     EXPECT_EQ(clip.image_size(), 224);
     EXPECT_EQ(clip.context(), 77);
     EXPECT_NEAR(clip.logit_scale(), 100, 1e-5);  // the file holds ln 100 in fp32
-    EXPECT_LT(far_from(clip.image_features(stream, pixels()), vbench_golden("clip_golden", "image_features.clip_float")), kFp32) << file;
-    EXPECT_LT(far_from(text_features(clip, stream, 6), vbench_golden("clip_golden", "text_features")), kFp32) << file;
+    EXPECT_LT(distance(clip.image_features(stream, pixels()), vbench_golden("clip_golden", "image_features.clip_float")), kFp32) << file;
+    EXPECT_LT(distance(text_features(clip, stream, 6), vbench_golden("clip_golden", "text_features")), kFp32) << file;
   }
 }
 
@@ -81,8 +81,8 @@ TEST(Clip, BitsDoNotDependOnThreadsOrRepetition) {
 TEST(Clip, Bf16IsNear) {
   InlineStream stream(2);
   const ClipNetwork clip = ClipNetwork::load(stream, vbench_weights("clip_openai"), DType::kBF16);
-  const double image = far_from(clip.image_features(stream, pixels()), vbench_golden("clip_golden", "image_features.clip_float"));
-  const double text = far_from(text_features(clip, stream, 6), vbench_golden("clip_golden", "text_features"));
+  const double image = distance(clip.image_features(stream, pixels()), vbench_golden("clip_golden", "image_features.clip_float"));
+  const double text = distance(text_features(clip, stream, 6), vbench_golden("clip_golden", "text_features"));
   EXPECT_LT(std::max(image, text), kBf16);
   EXPECT_GT(std::min(image, text), kFp32);
 }

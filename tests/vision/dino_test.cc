@@ -27,7 +27,7 @@ TEST(Dino, FeaturesAreTheGoldensUnderBothNamings) {
     for (const std::string image : kImages) {
       const HostTensor feature = dino.features(stream, vbench_golden("dino_golden", "image_" + image));
       EXPECT_EQ(feature.shape(), (Shape{1, dino.width()}));
-      EXPECT_LT(far_from(feature, vbench_golden("dino_golden", "feature_" + image)), kFp32) << file << " " << image;
+      EXPECT_LT(distance(feature, vbench_golden("dino_golden", "feature_" + image)), kFp32) << file << " " << image;
     }
   }
 }
@@ -35,7 +35,7 @@ TEST(Dino, FeaturesAreTheGoldensUnderBothNamings) {
 TEST(Dino, AVideoGivesTheGoldensOfItsFrames) {
   InlineStream stream(2);
   const DinoNetwork dino = DinoNetwork::load(stream, vbench_weights("dino_hub"));
-  EXPECT_LT(far_from(dino.features(stream, golden_pixels("dino_golden", kDino)), vbench_golden("dino_golden", "features")), kFp32);
+  EXPECT_LT(distance(dino.features(stream, golden_pixels("dino_golden", kDino)), vbench_golden("dino_golden", "features")), kFp32);
 }
 
 TEST(Dino, PlacesAreResizedByTheFactorOfTheSpec) {
@@ -43,7 +43,7 @@ TEST(Dino, PlacesAreResizedByTheFactorOfTheSpec) {
   const DinoNetwork dino = DinoNetwork::load(stream, vbench_weights("dino_hub"));
   const std::pair<int64_t, int64_t> grids[] = {{3, 5}, {14, 18}, {24, 14}};
   for (const auto& [rows, columns] : grids)
-    EXPECT_LT(far_from(dino.resized_places(rows, columns), vbench_golden("dino_golden", fmt::format("pos_{}x{}", rows, columns))), kTable) << rows;
+    EXPECT_LT(distance(dino.resized_places(rows, columns), vbench_golden("dino_golden", fmt::format("pos_{}x{}", rows, columns))), kTable) << rows;
 }
 
 HostTensor picture(int64_t count, int64_t height, int64_t width) {
@@ -60,7 +60,7 @@ TEST(Dino, TheStoredTableServesASquarePictureOfItsOwnGridOnly) {
   const HostTensor square = picture(1, 224, 224);
   HostTensor taller(DType::kF32, {1, 3, 225, 224});
   for (int64_t c = 0; c < 3; ++c) std::copy_n(square.f32() + c * 224 * 224, 224 * 224, taller.f32() + c * 225 * 224);
-  const double resized = far_from(dino.features(stream, taller), dino.features(stream, square));
+  const double resized = distance(dino.features(stream, taller), dino.features(stream, square));
   EXPECT_GT(resized, 100 * kFp32);
   HostTensor larger(DType::kF32, {1, 3, 230, 230});
   for (int64_t c = 0; c < 3; ++c)
@@ -84,7 +84,7 @@ TEST(Dino, SeveralPicturesGiveTheFeaturesOfEach) {
     const HostTensor pixels = picture(3, 48, 64);
     const HostTensor all = dino.features(stream, pixels);
     for (int64_t i = 0; i < 3; ++i)
-      EXPECT_LT(far_from(rows_of(all, i, i + 1), dino.features(stream, rows_of(pixels, i, i + 1))), dtype == DType::kF32 ? kFp32 : kBf16) << i;
+      EXPECT_LT(distance(rows_of(all, i, i + 1), dino.features(stream, rows_of(pixels, i, i + 1))), dtype == DType::kF32 ? kFp32 : kBf16) << i;
   }
 }
 
@@ -92,7 +92,7 @@ TEST(Dino, Bf16IsNear) {
   InlineStream stream(2);
   const DinoNetwork dino = DinoNetwork::load(stream, vbench_weights("dino_hf"), DType::kBF16);
   for (const std::string image : kImages) {
-    const double error = far_from(dino.features(stream, vbench_golden("dino_golden", "image_" + image)), vbench_golden("dino_golden", "feature_" + image));
+    const double error = distance(dino.features(stream, vbench_golden("dino_golden", "image_" + image)), vbench_golden("dino_golden", "feature_" + image));
     EXPECT_LT(error, kBf16) << image;
     EXPECT_GT(error, kFp32) << image;
   }

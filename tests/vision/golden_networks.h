@@ -1,32 +1,20 @@
-// The tiny published-name networks of tests/data/vbench, and how far a result is from its golden.
+// The tiny networks of tests/data/vbench under their published names, whole and altered.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "tests/vision/golden_tensors.h"
 #include "vision/network_weights.h"
 
 namespace megaslide {
 
-inline std::string vbench_data(const std::string& name) { return std::string(MEGASLIDE_TEST_DATA) + "/vbench/" + name + ".safetensors"; }
+inline std::string vbench_data(const std::string& name) { return vbench_file(name + ".safetensors"); }
 inline NetworkWeights vbench_weights(const std::string& name) { return NetworkWeights::open(vbench_data(name)); }
 inline HostTensor vbench_golden(const std::string& file, const std::string& name) { return read_f32(SafetensorsFile::open(vbench_data(file)), name); }
-
-// Largest difference relative to the largest reference value.
-inline double far_from(const HostTensor& got, const HostTensor& expected) {
-  EXPECT_EQ(got.elements(), expected.elements());
-  double difference = 0, largest = 0;
-  for (int64_t i = 0; i < expected.elements(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(got.f32()[i]) - static_cast<double>(expected.f32()[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(expected.f32()[i])));
-  }
-  return difference / largest;
-}
 
 inline bool same_bits(const HostTensor& a, const HostTensor& b) {
   return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.bytes(), b.data());

@@ -43,12 +43,12 @@ TEST(Viclip, VideoFeaturesAreTheGoldens) {
     const auto indices = description()["tokens_row_index"].get<std::vector<int64_t>>();
     HostTensor got(DType::kF32, rows.shape());
     for (size_t i = 0; i < indices.size(); ++i) std::copy_n(x.f32() + indices[i] * 128, 128, got.f32() + static_cast<int64_t>(i) * 128);
-    EXPECT_LT(far_from(got, rows), kFp32);
+    EXPECT_LT(distance(got, rows), kFp32);
   };
   observers.blocks = [&](int64_t block, const float* rows) { std::copy_n(rows, 128, seen.f32() + block * 128); };
-  EXPECT_LT(far_from(viclip.video_features(stream, full(), observers), rows_of(expected, 0, 1)), kFp32);
-  EXPECT_LT(far_from(seen, classes), kFp32);
-  EXPECT_LT(far_from(viclip.video_features(stream, clip_pixels("pixels_short", {0, 1, 2, 3, 4, 4, 4, 4})), rows_of(expected, 1, 2)), kFp32);
+  EXPECT_LT(distance(viclip.video_features(stream, full(), observers), rows_of(expected, 0, 1)), kFp32);
+  EXPECT_LT(distance(seen, classes), kFp32);
+  EXPECT_LT(distance(viclip.video_features(stream, clip_pixels("pixels_short", {0, 1, 2, 3, 4, 4, 4, 4})), rows_of(expected, 1, 2)), kFp32);
 }
 
 TEST(Viclip, TextFeaturesAndCosinesAreTheGoldens) {
@@ -59,7 +59,7 @@ TEST(Viclip, TextFeaturesAndCosinesAreTheGoldens) {
                    similarity = vbench_golden("viclip_golden", "similarity");
   for (int64_t i = 0; i < expected.shape()[0]; ++i) {
     const HostTensor text = viclip.text_features(stream, golden_ids("viclip_golden", i));
-    EXPECT_LT(far_from(text, rows_of(expected, i, i + 1)), kFp32) << i;
+    EXPECT_LT(distance(text, rows_of(expected, i, i + 1)), kFp32) << i;
     EXPECT_NEAR(cosine(video.f32(), text.f32(), viclip.embed()), static_cast<double>(similarity.f32()[i]), kCosine) << i;
   }
 }
@@ -81,7 +81,7 @@ TEST(Viclip, BitsDoNotDependOnThreadsOrRepetition) {
 TEST(Viclip, Bf16IsNear) {
   InlineStream stream(2);
   const ViclipNetwork viclip = ViclipNetwork::load(stream, vbench_weights("viclip_names"), DType::kBF16);
-  const double error = far_from(viclip.video_features(stream, full()), rows_of(vbench_golden("viclip_golden", "video_features"), 0, 1));
+  const double error = distance(viclip.video_features(stream, full()), rows_of(vbench_golden("viclip_golden", "video_features"), 0, 1));
   EXPECT_LT(error, kBf16);
   EXPECT_GT(error, kFp32);
 }

@@ -167,9 +167,10 @@ void Converter::convert(const AVFrame* frame, uint8_t* rgb) {
 void Converter::make_scaler(const AVFrame* frame, const std::array<int, 5>& key, bool full) {
   if (frame->width != stored_width_ || frame->height != stored_height_)
     warn("the picture size changes on the way; later pictures are scaled to the first one's size");
-  constexpr int kFlags = SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP | SWS_BITEXACT;
+  // OpenCV takes swscale as it comes, with its short cuts in chroma.
+  const int flags = bt601_ ? SWS_BICUBIC : SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP | SWS_BITEXACT;
   const auto format = static_cast<AVPixelFormat>(key[2]);
-  scaler_.reset(sws_getContext(frame->width, frame->height, format, width_, height_, mapper_ ? AV_PIX_FMT_RGB48 : AV_PIX_FMT_RGB24, kFlags, nullptr, nullptr, nullptr));
+  scaler_.reset(sws_getContext(frame->width, frame->height, format, width_, height_, mapper_ ? AV_PIX_FMT_RGB48 : AV_PIX_FMT_RGB24, flags, nullptr, nullptr, nullptr));
   if (!scaler_) throw Failure(std::string("no colour conversion from ") + av_get_pix_fmt_name(format));
   const int* matrix = sws_getCoefficients(bt601_ ? SWS_CS_ITU601 : sws_matrix(frame->colorspace, frame->height));
   sws_setColorspaceDetails(scaler_.get(), matrix, full ? 1 : 0, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
