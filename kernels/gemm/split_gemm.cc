@@ -112,7 +112,7 @@ __attribute__((noinline)) void block(float* c, const uint16_t* x, const uint16_t
 }
 
 // Sums of a block to memory.
-void finish(const SplitProblem& t, const float* c, int64_t row, int64_t column) {
+void finish(const SplitProblem& t, float* c, int64_t row, int64_t column) {
   const int64_t rows = least(kSide, t.m - row);
   for (int64_t j = 0; j < kSide && column + j < t.n; j += 16) {
     const int64_t columns = least(16, t.n - column - j);
@@ -124,6 +124,22 @@ void finish(const SplitProblem& t, const float* c, int64_t row, int64_t column) 
       if (t.accumulate) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, y));
       _mm512_mask_storeu_ps(y, m, v);
     }
+  }
+}
+
+// The parts of f of a block: 32 terms of what follows. Rows and columns beyond the result get f of a bias or of 0, which meet nothing.
+void finish_parts(const SplitProblem& t, float* c, int64_t row, int64_t column) {
+  const int64_t rows = t.m - row > 16 ? kSide : 16;
+  for (int64_t j = 0; j < kSide; j += 16) {
+    const __m512 bias = t.bias ? load_floats(t.bias + column + j, t.n - column - j) : _mm512_setzero_ps();
+    for (int64_t r = 0; r < rows; ++r) _mm512_store_ps(c + r * kSide + j, _mm512_add_ps(_mm512_load_ps(c + r * kSide + j), bias));
+  }
+  t.f(c, rows * kSide);
+  uint16_t* to = static_cast<uint16_t*>(t.y_parts) + (row / kSide * (up(t.n, kSide) / kSide) + column / kSide) * kStep;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Parts p = load_parts(c + r * kSide, kSide);
+#pragma GCC unroll 3
+    for (int i = 0; i < kParts; ++i) _mm512_store_si512(to + i * 2 * kTileElements + r * 32, p.part[i]);
   }
 }
 
@@ -187,7 +203,7 @@ void split_piece(const SplitProblem& t, int64_t s0, int64_t s1, int64_t p0, int6
         float* c = sums + (p * strips + s) * kBlockFloats;
         (lower ? block<true> : block<false>)(c, strip, slab + p * depth * kStep, depth, k0 > 0, share(next_x, next * kStepLines, p, across),
                                              share(next_w, next * kStepLines * across, s * across + p, strips * across));
-        if (next == 0) finish(t, c, (s0 + s) * kSide, (p0 + p) * kSide);
+        if (next == 0) (t.f ? finish_parts : finish)(t, c, (s0 + s) * kSide, (p0 + p) * kSide);
       }
     }
   }

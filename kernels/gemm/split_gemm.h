@@ -15,6 +15,9 @@ struct SplitProblem {
   const float* bias;  // may be null
   int64_t m, n, k;
   bool accumulate;
+  // Where f is given, y_parts gets the parts of f(y) and y nothing.
+  void (*f)(float* values, int64_t n);  // in place
+  void* y_parts;
 };
 
 int64_t split_elements(int64_t rows, int64_t k);  // of 2 bytes: of x and of w

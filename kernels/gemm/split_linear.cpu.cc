@@ -8,6 +8,27 @@
 namespace megaslide {
 using namespace gemm;
 
+namespace {
+
+void run_pieces(Stream& stream, const SplitProblem& t) {
+  const int64_t strips = round_up(t.m, 32) / 32, pairs = round_up(t.n, 32) / 32;
+  const int64_t down = (strips + kSplitStrips - 1) / kSplitStrips, across = (pairs + kSplitPairs - 1) / kSplitPairs;
+  stream.parallel_for(across * down, 1, [&](int64_t begin, int64_t end) {
+    void* scratch = onednn::thread_scratch(onednn::ScratchSlot::kTile, split_scratch_bytes());
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t r = i / across, c = i % across;
+      split_piece(t, r * strips / down, (r + 1) * strips / down, c * pairs / across, (c + 1) * pairs / across, scratch);
+    }
+  });
+}
+
+template <MlpActivation f>
+void activate(float* values, int64_t n) {
+  mlp_activation_rows(values, values, n, f, DType::kF32);
+}
+
+}  // namespace
+
 bool split_linear_serves(const Stream& stream) { return stream.target() == Backend::kCpu && tile_unit() == TileUnit::kAmx; }
 
 int64_t split_linear_packed_bytes(int64_t n, int64_t k) { return round_up(2 * split_elements(n, k), 256); }
@@ -24,16 +45,11 @@ void split_operand(Stream& stream, void* parts, const float* x, int64_t m, int64
 }
 
 void split_linear_forward(Stream& stream, float* y, const void* x_parts, const void* packed, const float* bias, int64_t m, int64_t n, int64_t k, bool accumulate) {
-  const SplitProblem t{y, x_parts, packed, bias, m, n, k, accumulate};
-  const int64_t strips = round_up(m, 32) / 32, pairs = round_up(n, 32) / 32;
-  const int64_t down = (strips + kSplitStrips - 1) / kSplitStrips, across = (pairs + kSplitPairs - 1) / kSplitPairs;
-  stream.parallel_for(across * down, 1, [&](int64_t begin, int64_t end) {
-    void* scratch = onednn::thread_scratch(onednn::ScratchSlot::kTile, split_scratch_bytes());
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t r = i / across, c = i % across;
-      split_piece(t, r * strips / down, (r + 1) * strips / down, c * pairs / across, (c + 1) * pairs / across, scratch);
-    }
-  });
+  run_pieces(stream, {y, x_parts, packed, bias, m, n, k, accumulate, nullptr, nullptr});
+}
+
+void split_linear_activation(Stream& stream, void* y_parts, const void* x_parts, const void* packed, const float* bias, int64_t m, int64_t n, int64_t k, MlpActivation f) {
+  run_pieces(stream, {nullptr, x_parts, packed, bias, m, n, k, false, f == MlpActivation::kGelu ? &activate<MlpActivation::kGelu> : &activate<MlpActivation::kQuickGelu>, y_parts});
 }
 
 }  // namespace cpu

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/activation/mlp_activation.h"
 #include "kernels/kernel.h"
 
 namespace megaslide {
@@ -24,16 +25,22 @@ using SplitOperand = void(Stream&, void* parts, const float* x /*(M,K)*/, int64_
 // y = x·Wᵀ + b, or y += … where `accumulate`. bias may be nullptr.
 using SplitLinearForward = void(Stream&, float* y /*(M,N)*/, const void* x_parts, const void* packed, const float* bias /*(N)*/, int64_t m, int64_t n,
                                 int64_t k, bool accumulate);
+// The parts of f(x·Wᵀ + b), as split_operand of the result would give them, split_operand_bytes(m, n): the operand of the product that
+// follows.
+using SplitLinearActivation = void(Stream&, void* y_parts, const void* x_parts, const void* packed, const float* bias /*(N)*/, int64_t m, int64_t n,
+                                   int64_t k, MlpActivation f);
 
 namespace cpu {
 SplitLinearPack split_linear_pack;
 SplitOperand split_operand;
 SplitLinearForward split_linear_forward;
+SplitLinearActivation split_linear_activation;
 }  // namespace cpu
 namespace cuda {
 MS_OPTIONAL SplitLinearPack split_linear_pack;
 MS_OPTIONAL SplitOperand split_operand;
 MS_OPTIONAL SplitLinearForward split_linear_forward;
+MS_OPTIONAL SplitLinearActivation split_linear_activation;
 }  // namespace cuda
 
 inline Cost split_linear_pack_cost(void*, const float*, int64_t n, int64_t k) {
@@ -44,10 +51,15 @@ inline Cost split_linear_forward_cost(float*, const void*, const void*, const fl
   return {KernelClass::kGemm, 12.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
           static_cast<double>(6 * m * k + 6 * n * k + (accumulate ? 8 : 4) * m * n)};
 }
+inline Cost split_linear_activation_cost(void*, const void*, const void*, const float*, int64_t m, int64_t n, int64_t k, MlpActivation) {
+  return {KernelClass::kGemm, 12.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k), static_cast<double>(6 * (m * k + n * k + m * n))};
+}
 
 inline constexpr Kernel<SplitLinearPack> split_linear_pack{"split_linear_pack", &cpu::split_linear_pack, &cuda::split_linear_pack, &split_linear_pack_cost};
 inline constexpr Kernel<SplitOperand> split_operand{"split_operand", &cpu::split_operand, &cuda::split_operand, &split_operand_cost};
 inline constexpr Kernel<SplitLinearForward> split_linear_forward{"split_linear_forward", &cpu::split_linear_forward, &cuda::split_linear_forward,
                                                                  &split_linear_forward_cost};
+inline constexpr Kernel<SplitLinearActivation> split_linear_activation{"split_linear_activation", &cpu::split_linear_activation,
+                                                                       &cuda::split_linear_activation, &split_linear_activation_cost};
 
 }  // namespace megaslide

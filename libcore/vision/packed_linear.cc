@@ -60,6 +60,11 @@ void PackedLinear::narrow_forward(Stream& stream, void* y, const void* x, int64_
     forward(stream, static_cast<float*>(y), x, rows);
 }
 
+void PackedLinear::activated_parts(Stream& stream, void* y_parts, const void* x, int64_t rows, MlpActivation f) const {
+  MS_CHECK(products_ == Products::kSplit, "of products by parts alone");
+  split_linear_activation(stream, y_parts, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, f);
+}
+
 void PackedLinear::add(Stream& stream, float* y, const void* x, int64_t rows) const {
   if (products_ == Products::kSplit)
     split_linear_forward(stream, y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, true);

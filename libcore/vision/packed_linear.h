@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/activation/mlp_activation.h"
 #include "kernels/stream.h"
 #include "tensor/tensor.h"
 
@@ -29,6 +30,8 @@ class PackedLinear {
   // x: what operand_of gave for (rows,K). y: fp32, or in dtype_of the products.
   void forward(Stream& stream, float* y, const void* x, int64_t rows) const;
   void narrow_forward(Stream& stream, void* y, const void* x, int64_t rows) const;
+  // kSplit: the parts of f of the result, the operand of the product that follows.
+  void activated_parts(Stream& stream, void* y_parts, const void* x, int64_t rows, MlpActivation f) const;
   // y (rows,N) fp32 += x·Wᵀ + b.
   void add(Stream& stream, float* y, const void* x, int64_t rows) const;
 

@@ -117,14 +117,16 @@ Transformer::Transformer(Stream& stream, const NetworkWeights& file, const Trans
   }
 }
 
-// Buffers of a forward pass; h, q, k, v are in the dtype of the products, and with fp32 `attended` and `hidden` are so too.
+// Buffers of a forward pass; h, q, k, v and with fp32 `attended` are in the dtype of the products. `hidden`: fp32 and what products
+// read, which are one where that is fp32 too.
 struct Transformer::Scratch {
   Scratch(const TransformerShape& s, Products products, int64_t rows)
       : h(dtype_of(products), {rows * s.width}), q(h.dtype(), {rows * s.width}), k(h.dtype(), {rows * s.width}), v(h.dtype(), {rows * s.width}),
-        lse(DType::kF32, {rows * s.heads()}), attended(DType::kF32, {rows * s.width}), hidden(DType::kF32, {std::min(rows, kMlpRows) * s.mlp_width}),
-        narrow(h.dtype(), {h.dtype() == DType::kF32 ? 0 : hidden.elements()}),
-        parts(DType::kU8, {std::max(parts_bytes(products, rows, s.width), parts_bytes(products, std::min(rows, kMlpRows), s.mlp_width))}) {}
-  mutable HostTensor h, q, k, v, lse, attended, hidden, narrow, parts;
+        lse(DType::kF32, {rows * s.heads()}), attended(DType::kF32, {rows * s.width}), parts(DType::kU8, {parts_bytes(products, rows, s.width)}),
+        hidden(DType::kU8, {products == Products::kSplit ? parts_bytes(products, std::min(rows, kMlpRows), s.mlp_width) : 4 * std::min(rows, kMlpRows) * s.mlp_width}),
+        narrow(h.dtype(), {products == Products::kBf16 ? std::min(rows, kMlpRows) * s.mlp_width : 0}) {}
+  float* hidden_f32() const { return reinterpret_cast<float*>(hidden.data()); }
+  mutable HostTensor h, q, k, v, lse, attended, parts, hidden, narrow;
 };
 
 HostTensor Transformer::forward(Stream& stream, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer) const {
@@ -198,11 +200,15 @@ void Transformer::mlp(Stream& stream, const Block& b, const Scratch& s, float* x
   b.norm2.forward(stream, s.h.data(), x, rows, dtype);
   for (int64_t begin = 0; begin < rows; begin += kMlpRows) {
     const int64_t n = std::min(kMlpRows, rows - begin), at = begin * shape_.width;
-    void* active = dtype == DType::kF32 ? s.hidden.data() : s.narrow.data();
     const void* h = operand_of(stream, products_, s.h.data() + at * dtype_bytes(dtype), n, shape_.width, s.parts.data());
-    b.fc1.forward(stream, s.hidden.f32(), h, n);
-    mlp_activation_forward(stream, active, s.hidden.f32(), n * shape_.mlp_width, shape_.activation, dtype);
-    b.fc2.add(stream, x + at, operand_of(stream, products_, active, n, shape_.mlp_width, s.parts.data()), n);
+    void* active = dtype == DType::kF32 ? s.hidden.data() : s.narrow.data();
+    if (products_ == Products::kSplit) {
+      b.fc1.activated_parts(stream, active, h, n, shape_.activation);
+    } else {
+      b.fc1.forward(stream, s.hidden_f32(), h, n);
+      mlp_activation_forward(stream, active, s.hidden_f32(), n * shape_.mlp_width, shape_.activation, dtype);
+    }
+    b.fc2.add(stream, x + at, active, n);
   }
 }
 
