@@ -33,24 +33,50 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-using FeatureOf = std::function<HostTensor(const Picture&, ThreadPool&)>;
+// Frames become features some at a time: products of more rows are faster. Which frames go together depends on their indices alone.
+class FeatureStream {
+ public:
+  using Preprocess = std::function<HostTensor(const Picture&, ThreadPool&)>;             // F32 [3,h,w], of one size in a video
+  using Network = std::function<HostTensor(Stream&, const HostTensor& /*[N,3,h,w]*/)>;  // F32 [N, width]
+  FeatureStream(Preprocess preprocess, Network network) : preprocess_(std::move(preprocess)), network_(std::move(network)) {}
+
+  // Each returns the directions of the features that are ready, a vector a frame, in the order of the frames.
+  std::vector<std::vector<double>> add(const Picture& picture, ThreadPool& pool) {
+    waiting_.push_back(preprocess_(picture, pool));
+    pool_ = &pool;
+    return waiting_.size() == kTogether ? rest() : std::vector<std::vector<double>>{};
+  }
+  std::vector<std::vector<double>> rest() {
+    std::vector<std::vector<double>> out;
+    if (waiting_.empty()) return out;
+    Shape shape = waiting_[0].shape();
+    const int64_t values = waiting_[0].elements();
+    shape.insert(shape.begin(), static_cast<int64_t>(waiting_.size()));
+    HostTensor pixels(DType::kF32, shape);
+    for (size_t i = 0; i < waiting_.size(); ++i) std::copy_n(waiting_[i].f32(), values, pixels.f32() + static_cast<int64_t>(i) * values);
+    waiting_.clear();
+    PoolStream stream(*pool_);
+    const HostTensor features = network_(stream, pixels);
+    const int64_t width = features.elements() / shape[0];
+    for (int64_t i = 0; i < shape[0]; ++i) out.push_back(direction(features.f32() + i * width, width));
+    return out;
+  }
+
+ private:
+  static constexpr size_t kTogether = 8;
+  Preprocess preprocess_;
+  Network network_;
+  std::vector<HostTensor> waiting_;
+  ThreadPool* pool_ = nullptr;
+};
 
 class ConsistencyMetric final : public Metric {
  public:
-  ConsistencyMetric(FeatureOf feature, std::string label) : feature_(std::move(feature)), label_(std::move(label)) {}
+  ConsistencyMetric(FeatureStream features, std::string label) : features_(std::move(features)), label_(std::move(label)) {}
 
-  void add(const FrameContext& f) override {
-    std::vector<double> now = direction(feature_(f.picture, f.pool));
-    if (trace_.empty()) {
-      first_ = now;
-      trace_.push_back(std::numeric_limits<double>::quiet_NaN());
-    } else {
-      scores_.push_back((std::max(0.0, dot(before_, now)) + std::max(0.0, dot(first_, now))) / 2);
-      trace_.push_back(scores_.back());
-    }
-    before_ = std::move(now);
-  }
+  void add(const FrameContext& f) override { take(features_.add(f.picture, f.pool)); }
   Score finish() override {
+    take(features_.rest());
     if (scores_.empty()) return {std::nullopt, "n/a: needs at least 2 frames"};
     Score s{mean_of(scores_), "", std::move(trace_), label_};
     s.weight = static_cast<double>(scores_.size());
@@ -58,32 +84,78 @@ class ConsistencyMetric final : public Metric {
   }
 
  private:
-  FeatureOf feature_;
+  void take(std::vector<std::vector<double>> ready) {
+    for (std::vector<double>& now : ready) {
+      if (trace_.empty()) {
+        first_ = now;
+        trace_.push_back(std::numeric_limits<double>::quiet_NaN());
+      } else {
+        scores_.push_back((std::max(0.0, dot(before_, now)) + std::max(0.0, dot(first_, now))) / 2);
+        trace_.push_back(scores_.back());
+      }
+      before_ = std::move(now);
+    }
+  }
+  FeatureStream features_;
   std::string label_;
   std::vector<double> first_, before_, scores_, trace_;
 };
 
-// The mean over frames of what a network says of each.
-class FrameMeanMetric final : public Metric {
- public:
-  using ScoreOf = std::function<double(const Picture&, ThreadPool&)>;
-  FrameMeanMetric(ScoreOf score, std::string label, bool over_frames) : score_(std::move(score)), label_(std::move(label)), over_frames_(over_frames) {}
+Score mean_over_frames(std::vector<double> trace, const std::string& label) {
+  if (trace.empty()) return {std::nullopt, "n/a: needs a frame"};
+  const double mean = mean_of(trace);
+  return {mean, "", std::move(trace), label};
+}
 
-  void add(const FrameContext& f) override { trace_.push_back(score_(f.picture, f.pool)); }
+// The mean over frames of what is said of each one's feature.
+class FeatureMeanMetric final : public Metric {
+ public:
+  using ScoreOf = std::function<double(const std::vector<double>& direction, ThreadPool&)>;
+  FeatureMeanMetric(FeatureStream features, ScoreOf score, std::string label, bool over_frames)
+      : features_(std::move(features)), score_(std::move(score)), label_(std::move(label)), over_frames_(over_frames) {}
+
+  void add(const FrameContext& f) override {
+    pool_ = &f.pool;
+    take(features_.add(f.picture, f.pool));
+  }
   Score finish() override {
-    if (trace_.empty()) return {std::nullopt, "n/a: needs a frame"};
-    const double mean = mean_of(trace_);
-    Score s{mean, "", std::move(trace_), label_};
-    if (over_frames_) s.weight = static_cast<double>(s.trace.size());
+    take(features_.rest());
+    const auto frames = static_cast<double>(trace_.size());
+    Score s = mean_over_frames(std::move(trace_), label_);
+    if (over_frames_) s.weight = frames;
     return s;
   }
 
  private:
+  void take(const std::vector<std::vector<double>>& ready) {
+    for (const std::vector<double>& d : ready) trace_.push_back(score_(d, *pool_));
+  }
+  FeatureStream features_;
   ScoreOf score_;
   std::string label_;
   bool over_frames_;
+  ThreadPool* pool_ = nullptr;
   std::vector<double> trace_;
 };
+
+class ImagingMetric final : public Metric {
+ public:
+  explicit ImagingMetric(const EvalNetworks& networks) : networks_(networks) {}
+  void add(const FrameContext& f) override {
+    PoolStream stream(f.pool);
+    trace_.push_back(networks_.musiq().score(stream, f.picture));
+  }
+  Score finish() override { return mean_over_frames(std::move(trace_), "quality (0 to 100)"); }
+
+ private:
+  const EvalNetworks& networks_;
+  std::vector<double> trace_;
+};
+
+FeatureStream clip_features(const ClipNetwork& clip, Preprocessing how) {
+  return {[&clip, how](const Picture& p, ThreadPool& pool) { return preprocess(p, how, clip.image_size(), pool); },
+          [&clip](Stream& stream, const HostTensor& pixels) { return clip.image_features(stream, pixels); }};
+}
 
 class NotApplicable final : public Metric {
  public:
@@ -245,45 +317,35 @@ class ViclipMetric final : public Metric {
 }  // namespace
 
 std::unique_ptr<Metric> make_subject_metric(const EvalNetworks& networks) {
-  const auto feature = [&networks](const Picture& p, ThreadPool& pool) {
-    PoolStream stream(pool);
-    return networks.dino().features(stream, preprocess(p, Preprocessing::kDino, kDinoPixels, pool));
-  };
-  return std::make_unique<ConsistencyMetric>(feature, "likeness to the frame before and the first (cosine of DINO features)");
+  const DinoNetwork& dino = networks.dino();
+  FeatureStream features([](const Picture& p, ThreadPool& pool) { return preprocess(p, Preprocessing::kDino, kDinoPixels, pool); },
+                         [&dino](Stream& stream, const HostTensor& pixels) { return dino.features(stream, pixels); });
+  return std::make_unique<ConsistencyMetric>(std::move(features), "likeness to the frame before and the first (cosine of DINO features)");
 }
 
 std::unique_ptr<Metric> make_background_metric(const EvalNetworks& networks) {
-  const auto feature = [&networks](const Picture& p, ThreadPool& pool) {
-    PoolStream stream(pool);
-    return networks.clip_b32().image_features(stream, preprocess(p, Preprocessing::kClipFloat, networks.clip_b32().image_size(), pool));
-  };
-  return std::make_unique<ConsistencyMetric>(feature, "likeness to the frame before and the first (cosine of CLIP features)");
+  return std::make_unique<ConsistencyMetric>(clip_features(networks.clip_b32(), Preprocessing::kClipFloat),
+                                             "likeness to the frame before and the first (cosine of CLIP features)");
 }
 
 std::unique_ptr<Metric> make_aesthetic_metric(const EvalNetworks& networks) {
-  const auto score = [&networks](const Picture& p, ThreadPool& pool) {
-    PoolStream stream(pool);
-    const HostTensor pixels = preprocess(p, Preprocessing::kClipFloat, networks.clip_l14().image_size(), pool);
-    return networks.aesthetic_head().scores(networks.clip_l14().image_features(stream, pixels))[0];
-  };
-  return std::make_unique<FrameMeanMetric>(score, "aesthetic score over 10", false);
+  const AestheticHead& head = networks.aesthetic_head();
+  const auto score = [&head](const std::vector<double>& direction, ThreadPool&) { return head.score(direction); };
+  return std::make_unique<FeatureMeanMetric>(clip_features(networks.clip_l14(), Preprocessing::kClipFloat), score, "aesthetic score over 10", false);
 }
 
 std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, const std::string& style) {
   if (style.empty())
     return std::make_unique<NotApplicable>("n/a: no style phrase is stated (appearance_style of a manifest, auxiliary_info of --prompts)");
-  std::vector<double> text;  // at the first frame
-  const auto score = [&networks, style, text](const Picture& p, ThreadPool& pool) mutable {
+  const ClipNetwork& clip = networks.clip_b32();
+  const auto score = [&networks, &clip, style, text = std::vector<double>()](const std::vector<double>& image, ThreadPool& pool) mutable {
     if (text.empty()) {
       const std::vector<float> feature = networks.clip_text(style, pool);
       text = direction(feature.data(), static_cast<int64_t>(feature.size()));
     }
-    PoolStream stream(pool);
-    const ClipNetwork& clip = networks.clip_b32();
-    const HostTensor pixels = preprocess(p, Preprocessing::kClipPil, clip.image_size(), pool);
-    return clip.logit_scale() * dot(direction(clip.image_features(stream, pixels)), text) / 100;
+    return clip.logit_scale() * dot(image, text) / 100;
   };
-  return std::make_unique<FrameMeanMetric>(score, "likeness to the style phrase (CLIP's logit over 100)", true);
+  return std::make_unique<FeatureMeanMetric>(clip_features(clip, Preprocessing::kClipPil), score, "likeness to the style phrase (CLIP's logit over 100)", true);
 }
 
 std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks) { return std::make_unique<SmoothnessMetric>(networks); }
@@ -292,13 +354,7 @@ std::unique_ptr<Metric> make_dynamic_metric(const EvalNetworks& networks, double
 
 std::unique_ptr<Metric> make_static_flicker_metric(const EvalNetworks& networks) { return std::make_unique<StaticFlickerMetric>(networks); }
 
-std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks) {
-  const auto score = [&networks](const Picture& p, ThreadPool& pool) {
-    PoolStream stream(pool);
-    return networks.musiq().score(stream, p);
-  };
-  return std::make_unique<FrameMeanMetric>(score, "quality (0 to 100)", false);
-}
+std::unique_ptr<Metric> make_imaging_metric(const EvalNetworks& networks) { return std::make_unique<ImagingMetric>(networks); }
 
 std::unique_ptr<Metric> make_viclip_metric(const EvalNetworks& networks, const std::string& prompt) {
   return std::make_unique<ViclipMetric>(networks, prompt);
