@@ -24,7 +24,7 @@ constexpr const char *kClassToken = "transformer_encoder.cls", *kPositions = "tr
 MusiqNetwork MusiqNetwork::load(Stream& stream, const NetworkWeights& file, int64_t heads) {
   MS_CHECK(heads > 0, "{}", heads);
   const TransformerShape shape = transformer_shape(file, block_names(), kEps, MlpActivation::kGelu, false, heads);
-  const MusiqStem::Shape stem = MusiqStem::Shape::of(file);
+  const MusiqStem::Channels stem = MusiqStem::Channels::of(file);
   const int64_t cells = MusiqStem::kResultSide * MusiqStem::kResultSide, width = shape.width;
   std::map<std::string, Shape> expected{{"embedding.weight", {width, cells * stem.outer}},
                                         {"embedding.bias", {width}},

@@ -21,7 +21,7 @@ class MusiqNetwork {
   int64_t width() const { return embedding_.outputs(); }
 
   // Quality of a frame, about 0 … 100, not clamped. Throws Error for a frame that is too narrow (musiq_frame). fp32, sums of the norms
-  // wider. Beside the weights some 60 MB, whatever the frame's size.
+  // wider. Beside the weights some 50 MB, whatever the frame's size.
   double score(Stream& stream, const Picture& picture) const;
 
   // The way there: patches' rows of the linear layer, F32 (N, width) …

@@ -13,7 +13,7 @@ constexpr int64_t kLongestSide = 512;
 constexpr int64_t kScaleSides[] = {224, 384};
 
 // Place of patch i of n in the table of positions.
-int64_t hash(int64_t i, int64_t n) { return i * kMusiqGrid / n; }
+int64_t table_place(int64_t i, int64_t n) { return i * kMusiqGrid / n; }
 
 // Rows of the image (h,w,3) into the patches of its scale, which are zeros.
 void cut(float* patches, const float* image, MusiqSize s) {
@@ -82,7 +82,7 @@ MusiqPatches musiq_patches(const HostTensor& frame, ThreadPool& pool) {
     const MusiqSize s = scales[static_cast<size_t>(scale)];
     for (int64_t i = 0; i < s.rows(); ++i)
       for (int64_t j = 0; j < s.columns(); ++j) {
-        out.positions.push_back(hash(i, s.rows()) * kMusiqGrid + hash(j, s.columns()));
+        out.positions.push_back(table_place(i, s.rows()) * kMusiqGrid + table_place(j, s.columns()));
         out.scales.push_back(scale);
       }
   }

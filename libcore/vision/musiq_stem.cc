@@ -37,9 +37,9 @@ PackedLinear standardised(Stream& stream, const NetworkWeights& file, const std:
 
 }  // namespace
 
-MusiqStem::Shape MusiqStem::Shape::of(const NetworkWeights& file) {
+MusiqStem::Channels MusiqStem::Channels::of(const NetworkWeights& file) {
   const auto channels = [&](const std::string& name) {
-    const megaslide::Shape& s = file.shape(name);
+    const Shape& s = file.shape(name);
     if (s.size() != 4 || s[0] < kGroups || s[0] % kGroups != 0 || s[0] > kGroupNormMaxChannels)
       throw Error(fmt::format("{}: {} is {}, not a convolution to a multiple of {} channels", file.path(), quote_for_message(name), to_string(s), kGroups),
                   "use the published file of MUSIQ");
@@ -48,7 +48,7 @@ MusiqStem::Shape MusiqStem::Shape::of(const NetworkWeights& file) {
   return {channels("conv_root.weight"), channels("block1.conv3.weight")};
 }
 
-void MusiqStem::Shape::add_tensors(std::map<std::string, megaslide::Shape>& expected) const {
+void MusiqStem::Channels::add_tensors(std::map<std::string, Shape>& expected) const {
   expected["conv_root.weight"] = {inner, 3, kRootSide, kRootSide};
   expected["block1.conv1.weight"] = {inner, inner, 1, 1};
   expected["block1.conv2.weight"] = {inner, inner, 3, 3};
@@ -59,8 +59,8 @@ void MusiqStem::Shape::add_tensors(std::map<std::string, megaslide::Shape>& expe
   }
 }
 
-MusiqStem::MusiqStem(Stream& stream, const NetworkWeights& file, const Shape& shape)
-    : shape_(shape), root_(standardised(stream, file, "conv_root.weight")), conv1_(standardised(stream, file, "block1.conv1.weight")),
+MusiqStem::MusiqStem(Stream& stream, const NetworkWeights& file, const Channels& channels)
+    : channels_(channels), root_(standardised(stream, file, "conv_root.weight")), conv1_(standardised(stream, file, "block1.conv1.weight")),
       conv2_(standardised(stream, file, "block1.conv2.weight")), conv3_(standardised(stream, file, "block1.conv3.weight")),
       shortcut_(standardised(stream, file, "block1.conv_proj.weight")) {
   const auto norm = [&](const std::string& name, float eps) { return Norm{file.read(name + ".weight"), file.read(name + ".bias"), eps}; };
@@ -73,7 +73,7 @@ MusiqStem::MusiqStem(Stream& stream, const NetworkWeights& file, const Shape& sh
 
 // Of a batch of patches: windows, and results of the convolutions.
 struct MusiqStem::Buffers {
-  explicit Buffers(const Shape& s)
+  explicit Buffers(const Channels& s)
       : windows(DType::kF32, {kBatch * std::max(kSide * kSide * kRootSide * kRootSide * 3, kResultSide * kResultSide * 9 * s.inner)}),
         root(DType::kF32, {kBatch * kSide * kSide * s.inner}), pooled(DType::kF32, {kBatch * kResultSide * kResultSide * s.inner}),
         inner(DType::kF32, {pooled.elements()}), shortcut(DType::kF32, {kBatch * kResultSide * kResultSide * s.outer}) {}
@@ -82,8 +82,8 @@ struct MusiqStem::Buffers {
 
 HostTensor MusiqStem::forward(Stream& stream, const HostTensor& pixels) const {
   const int64_t n = pixels.shape()[0], patch = kMusiqPatch * kMusiqPatch * 3;
-  HostTensor out(DType::kF32, {n, kResultSide, kResultSide, shape_.outer});
-  const Buffers b(shape_);
+  HostTensor out(DType::kF32, {n, kResultSide, kResultSide, channels_.outer});
+  const Buffers b(channels_);
   for (int64_t i = 0; i < n; i += kBatch) forward_batch(stream, b, out.f32() + i * outputs(), pixels.f32() + i * patch, std::min(kBatch, n - i));
   return out;
 }
@@ -94,14 +94,14 @@ void MusiqStem::forward_batch(Stream& stream, const Buffers& b, float* out, cons
   unfold_cells(stream, b.windows.f32(), pixels, first);
   root_.forward(stream, b.root.f32(), b.windows.data(), first.results());
   norm(stream, b.root.f32(), b.root.f32(), nullptr, norm_root_, n, kSide, true);
-  max_pool_cells(stream, b.pooled.f32(), b.root.f32(), same_windows(n, kSide, kSide, shape_.inner, 3, 2));
+  max_pool_cells(stream, b.pooled.f32(), b.root.f32(), same_windows(n, kSide, kSide, channels_.inner, 3, 2));
 
   shortcut_.forward(stream, b.shortcut.f32(), b.pooled.data(), cells);
   norm(stream, b.shortcut.f32(), b.shortcut.f32(), nullptr, norm_shortcut_, n, kResultSide, false);
 
   conv1_.forward(stream, b.inner.f32(), b.pooled.data(), cells);
   norm(stream, b.inner.f32(), b.inner.f32(), nullptr, norm1_, n, kResultSide, true);
-  unfold_cells(stream, b.windows.f32(), b.inner.f32(), same_windows(n, kResultSide, kResultSide, shape_.inner, 3, 1));
+  unfold_cells(stream, b.windows.f32(), b.inner.f32(), same_windows(n, kResultSide, kResultSide, channels_.inner, 3, 1));
   conv2_.forward(stream, b.inner.f32(), b.windows.data(), cells);
   norm(stream, b.inner.f32(), b.inner.f32(), nullptr, norm2_, n, kResultSide, true);
   conv3_.forward(stream, out, b.inner.data(), cells);

@@ -1,7 +1,8 @@
 // The convolutions in front of MUSIQ's transformer (spec vbench-networks.md §2), each patch by itself:
-//   7×7 stride 2 → norm → ReLU → max 3×3 stride 2 → ReLU( norm(1×1 → norm → ReLU → 3×3 → norm → ReLU → 1×1) + norm(1×1 of the same) )
-// Convolutions have standardised weights, w' = (w − mean)/(deviation with n − 1 + 1e-5) an output channel, and no bias; norms are of 32
-// groups, eps 1e-6 (the first), 1e-4. Padding is TensorFlow's "same".
+//   p = max 3×3 stride 2 of ReLU(norm(7×7 stride 2)),   r = ReLU(norm(1×1 p)),   s = ReLU(norm(3×3 r))
+//   result = ReLU( norm(1×1 s) + norm(1×1 p) )
+// Convolutions have standardised weights, w' = (w − mean)/(deviation with n − 1 + 1e-5) an output channel, and no bias; norms are
+// of 32 groups, eps 1e-6 (the first), 1e-4. Padding is TensorFlow's "same".
 #pragma once
 #include <map>
 #include <string>
@@ -14,18 +15,19 @@ namespace megaslide {
 
 class MusiqStem {
  public:
-  struct Shape {
-    int64_t inner = 0, outer = 0;  // channels: of the first convolution, of the result
-    static Shape of(const NetworkWeights& file);
-    void add_tensors(std::map<std::string, megaslide::Shape>& expected) const;
+  struct Channels {
+    int64_t inner = 0, outer = 0;  // of the first convolution, of the result
+    // Throws Error where the file's convolutions are none, or not to a multiple of 32 channels.
+    static Channels of(const NetworkWeights& file);
+    void add_tensors(std::map<std::string, Shape>& expected) const;
   };
   MusiqStem() = default;
   // Reads the tensors, which have been required.
-  MusiqStem(Stream& stream, const NetworkWeights& file, const Shape& shape);
+  MusiqStem(Stream& stream, const NetworkWeights& file, const Channels& channels);
 
   static constexpr int64_t kResultSide = kMusiqPatch / 4;
-  int64_t outputs() const { return kResultSide * kResultSide * shape_.outer; }
-  // pixels: (N,32,32,3). Gives F32 (N, 8, 8, outer). Some 20 MB beside it, for 16 patches at a time.
+  int64_t outputs() const { return kResultSide * kResultSide * channels_.outer; }
+  // pixels: (N,32,32,3). Gives F32 (N, 8, 8, outer). Some 5 MB beside it, for 16 patches at a time.
   HostTensor forward(Stream& stream, const HostTensor& pixels) const;
 
  private:
@@ -37,7 +39,7 @@ class MusiqStem {
   void forward_batch(Stream& stream, const Buffers& b, float* out, const float* pixels, int64_t n) const;
   void norm(Stream& stream, float* y, const float* x, const float* addend, const Norm& norm, int64_t n, int64_t side, bool relu) const;
 
-  Shape shape_;
+  Channels channels_;
   PackedLinear root_, conv1_, conv2_, conv3_, shortcut_;
   Norm norm_root_, norm1_, norm2_, norm3_, norm_shortcut_;
 };

@@ -49,35 +49,59 @@ ResampleAxis<Weight> centred(const ResampleAxis<Weight>& axis, int64_t side) {
   return axis.cropped(cut_offset(axis.to(), side), side);
 }
 
-}  // namespace
-
-HostTensor preprocess(const Picture& picture, Preprocessing how, int64_t side, ThreadPool& pool) {
+// Of the result.
+Size prepared_size(const Picture& picture, Preprocessing how, int64_t side) {
   MS_CHECK(picture.width > 0 && picture.height > 0 && side > 0 && static_cast<int64_t>(picture.rgb.size()) == 3 * picture.width * picture.height,
            "{}x{}", picture.width, picture.height);
   if (std::max(picture.height, picture.width) > kMostElongated * std::min(picture.height, picture.width))
     throw Error(fmt::format("a picture of {}x{} pixels: networks read sides of up to 1:{}", picture.width, picture.height, kMostElongated),
                 "cut the video to the part that matters");
-  const Size whole = resized(picture, side), out_size = how == Preprocessing::kDino ? whole : Size{side, side};
-  HostTensor out(DType::kF32, {3, out_size.height, out_size.width});
-  const auto count = static_cast<size_t>(3 * out_size.height * out_size.width);
+  return how == Preprocessing::kDino ? resized(picture, side) : Size{side, side};
+}
+
+void prepare(float* planes, const Picture& picture, Preprocessing how, int64_t side, Size out, ThreadPool& pool) {
+  const Size whole = resized(picture, side);
+  const auto count = static_cast<size_t>(3 * out.height * out.width);
   if (how == Preprocessing::kClipPil) {
     std::vector<uint8_t> bytes(count);
     resample(pool, bytes.data(), picture.rgb.data(), centred(pillow_cubic_axis(picture.height, whole.height), side),
              centred(pillow_cubic_axis(picture.width, whole.width), side));
-    normalise(pool, out.f32(), bytes.data(), out_size, kClip);
-    return out;
+    return normalise(pool, planes, bytes.data(), out, kClip);
   }
   std::vector<float> levels(count);
   if (how == Preprocessing::kDino) {
     resample(pool, levels.data(), picture.rgb.data(), linear_axis(picture.height, whole.height), linear_axis(picture.width, whole.width));
-    normalise(pool, out.f32(), levels.data(), out_size, kImageNet);
-    return out;
+    return normalise(pool, planes, levels.data(), out, kImageNet);
   }
   resample(pool, levels.data(), picture.rgb.data(), centred(cubic_axis(picture.height, whole.height), side),
            centred(cubic_axis(picture.width, whole.width), side));
   if (how == Preprocessing::kClipUint8)
     for (float& v : levels) v = std::nearbyint(std::clamp(v, 0.0f, 255.0f));
-  normalise(pool, out.f32(), levels.data(), out_size, kClip);
+  normalise(pool, planes, levels.data(), out, kClip);
+}
+
+}  // namespace
+
+HostTensor preprocess(const Picture& picture, Preprocessing how, int64_t side, ThreadPool& pool) {
+  const Size size = prepared_size(picture, how, side);
+  HostTensor out(DType::kF32, {3, size.height, size.width});
+  prepare(out.f32(), picture, how, side, size, pool);
+  return out;
+}
+
+HostTensor preprocess(std::span<const Picture> pictures, Preprocessing how, int64_t side, ThreadPool& pool) {
+  MS_CHECK(!pictures.empty());
+  const Picture& first = pictures[0];
+  const Size size = prepared_size(first, how, side);
+  HostTensor out(DType::kF32, {static_cast<int64_t>(pictures.size()), 3, size.height, size.width});
+  float* planes = out.f32();
+  for (const Picture& p : pictures) {
+    if (p.width != first.width || p.height != first.height)
+      throw Error(fmt::format("a frame of {}x{} pixels after one of {}x{}", p.width, p.height, first.width, first.height),
+                  "re-encode the video at one size");
+    prepare(planes, p, how, side, size, pool);
+    planes += 3 * size.height * size.width;
+  }
   return out;
 }
 

@@ -50,7 +50,8 @@ TEST(Cells, UnfoldAndMaximumEqualTheirTwins) {
 }
 
 TEST(Cells, GroupNormEqualsItsTwin) {
-  for (const GroupNormShape& s : {GroupNormShape{3, 64, 64, 32}, GroupNormShape{2, 16, 256, 32}, GroupNormShape{5, 1, 6, 3}, GroupNormShape{1, 9, 1024, 1}}) {
+  const GroupNormShape shapes[] = {{3, 64, 64, 32}, {2, 16, 256, 32}, {5, 1, 6, 3}, {1, 9, 1024, 1}};
+  for (const GroupNormShape& s : shapes) {
     const int64_t n = s.samples * s.cells * s.channels;
     const std::vector<float> x = noise(n, 1, 3), addend = noise(n, 2), weight = noise(s.channels, 3), bias = noise(s.channels, 4);
     for (const bool relu : {false, true})

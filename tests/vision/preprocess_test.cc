@@ -1,6 +1,7 @@
 // Frames as the networks take them, against PyTorch, torchvision and Pillow; which frames are taken.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -58,8 +59,9 @@ void expect_equal(const std::string& variant, const Differences& d) {
 
 TEST(Preprocess, EqualsPyTorchAndPillow) {
   const auto cases = json("preprocess.json").at("cases");
-  const SafetensorsFile inputs = SafetensorsFile::open(kData + "preprocess_input.safetensors"), small = SafetensorsFile::open(kData + "preprocess_32.safetensors"),
-                        big = SafetensorsFile::open(kData + "preprocess_224_samples.safetensors");
+  const SafetensorsFile inputs = SafetensorsFile::open(kData + "preprocess_input.safetensors");
+  const SafetensorsFile small = SafetensorsFile::open(kData + "preprocess_32.safetensors");
+  const SafetensorsFile big = SafetensorsFile::open(kData + "preprocess_224_samples.safetensors");
   ThreadPool pool(2);
   int compared = 0;
   for (const auto& [name, c] : cases.items()) {
@@ -99,6 +101,23 @@ TEST(Preprocess, ThreadsDoNotMatter) {
     const HostTensor a = preprocess(picture, how, 57, one), b = preprocess(picture, how, 57, many);
     EXPECT_EQ(std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())), 0) << variant;
   }
+}
+
+TEST(Preprocess, SeveralAreEachAsAlone) {
+  const SafetensorsFile inputs = SafetensorsFile::open(kData + "preprocess_input.safetensors");
+  std::vector<Picture> pictures = {picture_of(inputs.view("odd")), picture_of(inputs.view("odd"))};
+  std::reverse(pictures[1].rgb.begin(), pictures[1].rgb.end());
+  ThreadPool pool(2);
+  for (const auto& [variant, how] : kVariants) {
+    const HostTensor both = preprocess(pictures, how, 40, pool);
+    for (size_t i = 0; i < 2; ++i) {
+      const HostTensor alone = preprocess(pictures[i], how, 40, pool);
+      EXPECT_EQ(both.shape(), (Shape{2, 3, alone.shape()[1], alone.shape()[2]}));
+      EXPECT_EQ(std::memcmp(both.f32() + static_cast<int64_t>(i) * alone.elements(), alone.f32(), static_cast<size_t>(alone.bytes())), 0) << variant;
+    }
+  }
+  pictures.push_back(picture_of(inputs.view("square")));
+  EXPECT_THROW(preprocess(pictures, Preprocessing::kDino, 40, pool), Error);
 }
 
 TEST(Preprocess, OddSizes) {
