@@ -77,6 +77,14 @@ MS_OPTIONAL BlendCandidates blend_candidates;
 MS_OPTIONAL PredictRows predict_rows;
 }  // namespace cuda
 
+// The plain twins: fp64 inside, one value after the other.
+namespace reference {
+void frame_resize(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& in_layout, const FrameScaling& scaling);
+void frame_warp(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& in_layout, const float* flow, const FrameLayout& flow_layout,
+                const WarpPlace& place);
+void blend_candidates(float* out, const FrameLayout& out_layout, const CandidateBlend& blend);
+}  // namespace reference
+
 inline Cost frame_channels_cost(float*, FrameLayout o, const float*, FrameLayout, ChannelMove m) {
   return {KernelClass::kVector, 0, 8.0 * static_cast<double>(o.height * o.width * m.count)};
 }

@@ -4,7 +4,7 @@
 //
 // fp32 throughout, pictures at their own scale (upstream's shrink factor is never applied by its own evaluation).
 // Correlations are looked up where the flows point, and what has the picture's full resolution is computed in strips of
-// rows: memory grows with the number of pixels, by some 350 bytes a pixel. Results have the same bits for any strips and
+// rows: memory grows with the number of pixels, by some 250 bytes a pixel. Results have the same bits for any strips and
 // number of threads.
 #pragma once
 #include <cstdint>

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/flow/flow.h"
+#include "tests/support/elementwise.h"
 #include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/vision/golden_tensors.h"
@@ -65,9 +66,11 @@ TEST_F(RaftTest, LookupReadsZerosOutside) {
 }
 
 TEST_F(RaftTest, FlowsAreTheGoldens) {
-  const RaftFrame a = frame(0), b = frame(1);
-  EXPECT_LT(distance(raft_.flow(stream_, a, b, 1), vbench_tensor("raft_golden", "flow_iter1")), kFlowTolerance);
-  EXPECT_LT(distance(raft_.flow(stream_, a, b, 4), vbench_tensor("raft_golden", "flow_iter4")), kFlowTolerance);
+  testing_support::for_each_target([&] {
+    const RaftFrame a = frame(0), b = frame(1);
+    EXPECT_LT(distance(raft_.flow(stream_, a, b, 1), vbench_tensor("raft_golden", "flow_iter1")), kFlowTolerance);
+    EXPECT_LT(distance(raft_.flow(stream_, a, b, 4), vbench_tensor("raft_golden", "flow_iter4")), kFlowTolerance);
+  });
 }
 
 TEST_F(RaftTest, ThreadsAndRepetitionsGiveTheSameBits) {
