@@ -63,10 +63,11 @@ int main(int argc, char** argv) {
                       .summary = "Encodes clips and their captions into a cache of latents and text rows, and reports what was kept, cut, re-timed or dropped, and why.",
                       .examples = {"encode-clips clips -o cache --model tiny --size 64x64 --num-frames 17 --report report.html",
                                    "encode-clips --text \"a green tree\" --model tiny -o text.safetensors --json"},
-                      .flags = kThreadsFlag | kComputeDtypeFlag | kGracefulStop};
+                      .flags = kDeviceFlag | kThreadsFlag | kComputeDtypeFlag | kGracefulStop};
   return run_tool(argc, argv, info, [&](CLI::App& app) { declare(app, o); }, [&](Tool& tool) {
     const ModelParts model = open_parts(o.model);
     ThreadPool pool(tool.flags.threads);
+    o.run.parts.backend = tool.flags.backend();
     if (!tool.flags.compute_dtype.empty()) o.run.parts.compute_dtype = tool.flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
     if (o.tensor.empty() && o.texts.empty()) return encode(tool, o, model, pool);
     if (!o.run.datasets.empty() || (!o.tensor.empty() && !o.texts.empty()))

@@ -1,1 +1,1 @@
-ms_tool(encode-clips DEPS ms_data)
+ms_tool(encode-clips CUDA DEPS ms_data)

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
     add_number(app, "--flow-shift", flow_shift, 1e-3, 1000, "Shift of the noise levels")->group("Sampling");
     add_choice(app, "--solver", job.solver, {"unipc", "euler"}, "Solver")->group("Sampling");
     add_choice(app, "--weights", weights, {"auto", "memory", "disk"}, "Where the weights are while sampling; disk: read layer by layer in each step")->group("Sampling");
+    app.add_flag("--vae-tiling", job.vae_tiling, "A learned codec takes large pictures tile by tile: less memory, slightly other pictures")->group("Sampling");
     add_choice(app, "--sigma-grid", job.sigma_grid, {"diffusers", "wan", "clean"}, "Grid of noise levels")->group("Sampling");
   };
   return run_tool(argc, argv, info, setup, [&](Tool& tool) {

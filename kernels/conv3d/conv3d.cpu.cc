@@ -317,12 +317,12 @@ Bands bands(int64_t rows, int64_t columns) {
 }
 }  // namespace conv3d
 
-int64_t conv_packed_bytes(const ConvShape& s, DType dtype) {
+int64_t conv_packed_bytes(const ConvShape& s, DType dtype, Backend target) {
   FrameLayout in;
   in.channels = s.in;
   in.dtype = dtype;
   const int64_t panels = (s.out + kConvPanel - 1) / kConvPanel;
-  const int64_t element = dtype == DType::kBF16 && conv3d::pairs() ? 2 : 4;
+  const int64_t element = dtype == DType::kBF16 && (target == Backend::kCuda || conv3d::pairs()) ? 2 : 4;
   return s.taps() * panels * in.stored() * kConvPanel * element;
 }
 

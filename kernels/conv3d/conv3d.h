@@ -50,8 +50,8 @@ struct FrameConv {
 };
 
 // Weights W (out,in,kt,kh,kw) fp32 re-laid for this processor's unit (kernels/tile/unit.h), rounded to bf16 for kBF16.
-// Read by this process only. `packed` is 64-byte aligned.
-int64_t conv_packed_bytes(const ConvShape& shape, DType dtype);
+// Read by this process only. `packed` is 64-byte aligned. `target`: kCpu or kCuda, whose form it is.
+int64_t conv_packed_bytes(const ConvShape& shape, DType dtype, Backend target = Backend::kCpu);
 using ConvPack = void(Stream&, void* packed, const float* w, ConvShape shape, DType dtype);
 
 using FrameConvForward = void(Stream&, FrameConv call);

@@ -19,6 +19,7 @@
 #include "data/prefetch.h"
 #include "data/resize.h"
 #include "data/shots.h"
+#include "diffusion/device_memory.h"
 #include "io/json.h"
 
 namespace megaslide {
@@ -257,7 +258,10 @@ class Run {
       const SafetensorsFile file = SafetensorsFile::open(w.latent_file);
       store(w, file.view("latent"));
     } else {
-      if (codec_ == nullptr) codec_ = make_codec(parts_, codec_options(options_.parts));
+      if (codec_ == nullptr) {
+        codec_device_.emplace(has_learned_codec(parts_) ? options_.parts.backend : Backend::kCpu, pool_.size());
+        codec_ = make_codec(parts_, codec_options(options_.parts, codec_device_->memory()));
+      }
       const HostTensor latent = codec_->encode(pool_, clip.video.view());
       seconds_.codec += watch.lap();
       clip.video = {};
@@ -355,6 +359,7 @@ class Run {
   ThreadPool& pool_;
   StopToken stop_;
   CacheIdentity identity_;
+  std::optional<PartDevice> codec_device_;
   std::unique_ptr<VideoCodec> codec_;    // made with the first clip that needs it
   std::optional<CaptionRows> captions_;
   std::vector<Work> works_;
@@ -379,8 +384,8 @@ SelectionRule make_selection_rule(const ModelConfig& model, int64_t width, int64
   return rule;
 }
 
-CodecOptions codec_options(const PartOptions& options) {
-  return {.encode_dtype = options.compute_dtype.value_or(DType::kF32), .decode_dtype = DType::kF32, .tiling = options.vae_tiling};
+CodecOptions codec_options(const PartOptions& options, ModelMemory* memory) {
+  return {.encode_dtype = options.compute_dtype.value_or(DType::kF32), .decode_dtype = DType::kF32, .tiling = options.vae_tiling, .memory = memory};
 }
 
 EncodeReport encode_dataset(const EncodeOptions& options, const ModelParts& parts, ThreadPool& pool, StopToken stop) {

@@ -19,6 +19,7 @@ namespace megaslide {
 struct PartOptions {
   std::optional<DType> compute_dtype;  // of both; without it the codec encodes in F32 and the text encoder multiplies in bf16
   bool vae_tiling = false;             // large pictures tile by tile: less memory, slightly other latents
+  Backend backend = Backend::kCpu;     // of a learned codec; kCuda: of a program with CUDA
 };
 
 inline constexpr int64_t kDecodedAhead = int64_t{1} << 30;
@@ -74,7 +75,8 @@ SelectionRule make_selection_rule(const ModelConfig& model, int64_t width, int64
 // read at all, or the cache cannot be written. When `stop` asks, what was encoded stays and Stopped is thrown.
 EncodeReport encode_dataset(const EncodeOptions& options, const ModelParts& parts, ThreadPool& pool, StopToken stop = {});
 
-CodecOptions codec_options(const PartOptions& options);
+// `memory`: of the codec's device, where it has one.
+CodecOptions codec_options(const PartOptions& options, ModelMemory* memory = nullptr);
 inline DType text_dtype(const PartOptions& options) { return options.compute_dtype.value_or(DType::kBF16); }
 
 // encode-clips --tensor: `video` [B, 3, F, H, W] of any float type to mean, logvar, mean_normalised [B, C, T, h, w].

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/encode.h"
+#include "diffusion/device_memory.h"
 #include "io/safetensors.h"
 #include "model/text_encoder.h"
 #include "model/video_codec.h"
@@ -13,7 +14,8 @@
 namespace megaslide {
 
 void encode_tensor_file(const std::string& input, const std::string& output, const ModelParts& parts, ThreadPool& pool, const PartOptions& options) {
-  const auto codec = make_codec(parts, codec_options(options));
+  PartDevice device(has_learned_codec(parts) ? options.backend : Backend::kCpu, pool.size());
+  const auto codec = make_codec(parts, codec_options(options, device.memory()));
   const SafetensorsFile file = SafetensorsFile::open(input);
   const TensorView stored = file.view("video");
   if (stored.shape.size() != 5 || stored.shape[0] < 1 || stored.shape[1] != 3)

@@ -180,9 +180,8 @@ class Run {
     return fmt::format("{}/{}{}", job_.out, prompt.stem, job_.format == "png" ? "" : "." + job_.format);
   }
 
-  // Decodes, writes and remembers what the contact sheet shows.
-  void finish_video(const std::string& path, const TensorView& latent) {
-    const HostTensor video = decode_latent(parts_, latent, job_.compute_dtype, job_.threads);
+  // Writes and remembers what the contact sheet shows.
+  void finish_video(const std::string& path, const HostTensor& video) {
     auto pictures = pictures_of(video);
     if (!path.empty()) write_video(path, kind_, video, pictures, report_.fps);
     if (!job_.contact_sheet.empty()) clips_.push_back(std::move(pictures));
@@ -216,7 +215,7 @@ class Run {
                                          });
       if (i == 0 && !job_.trajectory_out.empty()) write_trajectory(latent.shape());
       const std::string path = job_.out.empty() ? "" : path_of(prompt);
-      if (wants_video()) finish_video(path, latent.view());
+      if (wants_video()) finish_video(path, sampler.decode(parts_, latent.view(), job_.vae_tiling));
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       report_.videos.push_back({path, prompt.prompt, prompt.repeat, seed, options_.num_frames, options_.width, options_.height, seconds.count()});
       if (!job_.latents_out.empty()) latents_.push_back(std::move(latent));
@@ -248,7 +247,7 @@ class Run {
     const HostTensor latent = read_latent(job_.decode, cached ? "latent" : "latents");
     if (!std::all_of(latent.f32(), latent.f32() + latent.elements(), [](float x) { return std::isfinite(x); }))
       throw Error(fmt::format("{}: the latent holds values that are not finite", job_.decode), "make it again; nothing can be seen in this one");
-    finish_video(job_.out, latent.view());
+    finish_video(job_.out, decode_latent(parts_, latent.view(), job_.compute_dtype, job_.threads, job_.backend, job_.vae_tiling));
     const Shape& s = latent.shape();
     report_.videos.push_back({job_.out, "", 0, 0, (s[1] - 1) * config_.temporal_stride() + 1, s[3] * config_.spatial_stride(),
                               s[2] * config_.spatial_stride(), 0});

@@ -32,7 +32,8 @@ struct SampleJob {
   uint64_t seed = 0;
   DType compute_dtype = DType::kBF16;
   int threads = 1;
-  Backend backend = Backend::kCpu;  // of the transformer; codec and text encoder are the processor's
+  Backend backend = Backend::kCpu;  // of the transformer and a learned codec; the text encoder is the processor's
+  bool vae_tiling = false;          // a learned codec takes large pictures tile by tile: less memory, slightly other pictures
 };
 
 struct SampledVideo {

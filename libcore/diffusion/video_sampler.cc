@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
+#include "diffusion/device_memory.h"
 #include "diffusion/flow_matching.h"
 #include "io/model_directory.h"
 #include "model/text_encoder.h"
@@ -142,11 +143,16 @@ struct VideoSampler::Impl {
   // Weights lie there twice, the second time packed.
   int64_t resident_bytes() const { return device->backend() == Backend::kCuda ? device->memory().budget / 3 : kResidentBytes; }
 
+  void leave_device() {
+    pipeline.reset();
+    reader.reset();
+    active = -1;
+  }
+
   // One pipeline at a time: its buffers are those of one network.
   Pipeline& use(int k) {
     if (k == active) return *pipeline;
-    pipeline.reset();
-    reader.reset();
+    leave_device();
     Expert& e = *experts[static_cast<size_t>(k)];
     PipelineOptions o;
     o.compute_dtype = options.compute_dtype;
@@ -190,6 +196,28 @@ HostTensor VideoSampler::sample(HostTensor noise, const HostTensor& text, const 
   return noise;
 }
 
+namespace {
+
+HostTensor clipped(HostTensor video) {
+  float* p = video.f32();
+  for (int64_t i = 0; i < video.elements(); ++i) p[i] = std::clamp(p[i], -1.f, 1.f);
+  return video;
+}
+
+}  // namespace
+
+HostTensor VideoSampler::decode(const ModelParts& parts, const TensorView& latent, bool vae_tiling) const {
+  const VideoSamplerOptions& o = impl_->options;
+  if (impl_->device->backend() != Backend::kCuda || !has_learned_codec(parts))
+    return decode_latent(parts, latent, o.compute_dtype, o.threads, Backend::kCpu, vae_tiling);
+  DeviceModelMemory memory(*impl_->device);
+  const auto codec = make_codec(parts, {.decode_dtype = o.compute_dtype, .tiling = vae_tiling, .memory = &memory});
+  const int64_t s = codec->spatial_stride();
+  if (codec->decoding_device_bytes(latent.shape.at(2) * s, latent.shape.at(3) * s) > memory.available()) impl_->leave_device();
+  ThreadPool pool(o.threads);
+  return clipped(codec->decode(pool, latent));
+}
+
 std::vector<HostTensor> encode_prompt_rows(const ModelParts& parts, std::span<const std::string> prompts, DType compute_dtype, int threads) {
   ThreadPool pool(threads);
   std::vector<HostTensor> rows;
@@ -202,12 +230,10 @@ std::vector<HostTensor> encode_prompt_rows(const ModelParts& parts, std::span<co
   return rows;
 }
 
-HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads) {
+HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads, Backend backend, bool vae_tiling) {
   ThreadPool pool(threads);
-  HostTensor video = make_codec(parts, compute_dtype)->decode(pool, latent);
-  float* p = video.f32();
-  for (int64_t i = 0; i < video.elements(); ++i) p[i] = std::clamp(p[i], -1.f, 1.f);
-  return video;
+  PartDevice device(has_learned_codec(parts) ? backend : Backend::kCpu, threads);
+  return clipped(make_codec(parts, {.decode_dtype = compute_dtype, .tiling = vae_tiling, .memory = device.memory()})->decode(pool, latent));
 }
 
 std::vector<Picture> pictures_of(const HostTensor& video) {

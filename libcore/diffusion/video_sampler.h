@@ -27,7 +27,7 @@ struct VideoSamplerOptions {
   DType compute_dtype = DType::kBF16;
   int threads = 1;
   WeightPlace weights = WeightPlace::kAuto;
-  Backend backend = Backend::kCpu;  // of the transformer; kCuda: of a program with CUDA
+  Backend backend = Backend::kCpu;  // of the transformer and of decode(); kCuda: of a program with CUDA
   std::string parts;  // folder of the second network, where it is not the model's own
 };
 
@@ -56,6 +56,9 @@ class VideoSampler {
   HostTensor sample(HostTensor noise, const HostTensor& text, const HostTensor& negative, const StopToken& stop,
                     const std::function<void(int64_t step, std::span<const float> latent)>& on_step) const;
 
+  // decode_latent() on the sampler's device. The network's buffers leave it where both have no room, until the next sample.
+  HostTensor decode(const ModelParts& parts, const TensorView& latent, bool vae_tiling) const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
@@ -64,8 +67,10 @@ class VideoSampler {
 // Rows (text_len, text_dim) of each prompt, zero past its end. Warns where one is cut.
 std::vector<HostTensor> encode_prompt_rows(const ModelParts& parts, std::span<const std::string> prompts, DType compute_dtype, int threads);
 
-// (3, F, H, W) in [−1, 1], clipped, of a normalised latent (C, T, h, w), and its pictures.
-HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads);
+// (3, F, H, W) in [−1, 1], clipped, of a normalised latent (C, T, h, w), and its pictures. A learned codec decodes on a
+// device of `backend`; with vae_tiling it takes large pictures tile by tile.
+HostTensor decode_latent(const ModelParts& parts, const TensorView& latent, DType compute_dtype, int threads,
+                         Backend backend = Backend::kCpu, bool vae_tiling = false);
 std::vector<Picture> pictures_of(const HostTensor& video);
 
 }  // namespace megaslide

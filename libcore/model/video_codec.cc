@@ -42,6 +42,7 @@ std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptio
       options.encode_dtype = given.encode_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
       options.decode_dtype = given.decode_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
       options.tiling.enabled = given.tiling;
+      options.memory = given.memory;
       std::string identity = wan_vae_identity(parts);
       auto vae = std::make_unique<WanVae>(parts.folder + "/vae", std::move(identity), options);
       check_kind(parts, vae->config());
@@ -50,6 +51,10 @@ std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptio
     case CodecKind::kNone: break;
   }
   no_codec(parts);
+}
+
+bool has_learned_codec(const ModelParts& parts) {
+  return parts.config.codec == CodecKind::kWan21Vae || parts.config.codec == CodecKind::kWan22Vae;
 }
 
 std::string codec_identity(const ModelParts& parts) {

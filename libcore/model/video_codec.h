@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/thread_pool.h"
+#include "model/model_memory.h"
 #include "model/model_parts.h"
 #include "tensor/tensor.h"
 
@@ -31,6 +32,8 @@ class VideoCodec {
   virtual HostTensor decode(ThreadPool& pool, const TensorView& latent) const = 0;
   // Bytes that encoding or decoding a clip of this size in pixels holds besides its input, its output and the weights.
   virtual int64_t working_bytes(int64_t /*frames*/, int64_t /*height*/, int64_t /*width*/) const { return 0; }
+  // Bytes of a device's memory that decoding to this size in pixels takes there, weights and all; 0: the processor decodes.
+  virtual int64_t decoding_device_bytes(int64_t /*height*/, int64_t /*width*/) const { return 0; }
 };
 
 // The codec of a model; `compute_dtype` is that of a learned codec's convolutions. A usage Error where the model names none
@@ -40,8 +43,11 @@ struct CodecOptions {
   DType encode_dtype = DType::kF32;  // of a learned codec's convolutions; in bf16 latents are off by 1% and more
   DType decode_dtype = DType::kF32;
   bool tiling = false;               // a learned codec takes large pictures tile by tile: less memory, a slightly other result
+  ModelMemory* memory = nullptr;     // of the device where a learned codec computes, until it is gone; nullptr: the processor
 };
 std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptions& options);
+// Whether the codec is a network, which can compute on a device.
+bool has_learned_codec(const ModelParts& parts);
 // Names the codec without loading it: identity() of what make_codec returns.
 std::string codec_identity(const ModelParts& parts);
 

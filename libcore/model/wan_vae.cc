@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "kernels/frame/frame_ops.h"
+#include "model/clip_traffic.h"
 
 namespace megaslide {
 namespace {
@@ -40,6 +42,20 @@ HostTensor lay_out_patches(HostTensor t, int64_t p) {
   return out;
 }
 
+// Nothing under way uses what is declared before it when that goes, also where an error ends it.
+class Settled {
+ public:
+  explicit Settled(ModelMemory* memory) : memory_(memory) {}
+  ~Settled() {
+    if (memory_) memory_->settle();
+  }
+  Settled(const Settled&) = delete;
+  Settled& operator=(const Settled&) = delete;
+
+ private:
+  ModelMemory* memory_;
+};
+
 }  // namespace
 
 WanVae::WanVae(const std::string& folder, std::string identity, const WanVaeOptions& options)
@@ -62,38 +78,82 @@ WanVae::~WanVae() = default;
 
 const WanVae::Side& WanVae::loaded(Stream& stream, WanVaeSide which) const {
   const Side& side = which == WanVaeSide::kEncoder ? encoder_ : decoder_;
-  std::call_once(side.once, [&] { side.weights = load_wan_vae_side(stream, source_, side.steps, dtype(which)); });
+  std::call_once(side.once, [&] { side.weights = load_wan_vae_side(stream, options_.memory, source_, side.steps, dtype(which)); });
   return side;
 }
 
 HostTensor WanVae::run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g, int64_t out_patch,
                        const WanVaeObserver* observer) const {
-  PoolStream stream(pool);
-  const Side& side = loaded(stream, which);
-  WanVaeNetwork network(side.steps, side.weights, g.height, g.width, dtype(which), observer);
+  ModelMemory* memory = options_.memory;
+  PoolStream processor(pool);
+  Stream& stream = memory ? memory->stream() : processor;
   const bool encodes = which == WanVaeSide::kEncoder;
   const int64_t r = temporal_stride(), frames = in.shape[1], patch = encodes ? config_.patch : 1;
-  const int64_t out_frames = encodes ? (frames - 1) / r + 1 : r * (frames - 1) + 1;
-  const int64_t plane = in.shape[2] * in.shape[3];
-  FramePlanes planes{.plane = frames * plane, .width = in.shape[3], .patch = patch, .count = side.steps.front().in};
-  HostTensor out;
-  int64_t done = 0;
+  if (memory) check_device(which, g.height, g.width, in.shape[3] / patch);
+  const Side& side = loaded(stream, which);
+  WanVaeNetwork network(side.steps, side.weights, g.height, g.width, dtype(which), observer, memory);
+  const ModelBuffer deviations = encodes ? ModelBuffer() : vector(config_.latents_std),
+                    means = encodes ? ModelBuffer() : vector(config_.latents_mean);
+  ClipReader reader(memory, in, g.y * patch, g.height * patch);
+  ClipWriter writer(memory, encodes ? (frames - 1) / r + 1 : r * (frames - 1) + 1);
+  const Settled settled(memory);
+  FramePlanes planes{.plane = reader.plane(), .width = in.shape[3], .patch = patch, .count = side.steps.front().in};
   const auto sink = [&](const void* frame, const FrameLayout& l) {
-    const int64_t channels = l.channels / (out_patch * out_patch), height = l.height * out_patch,
-                  width = l.width * out_patch;
-    if (out.empty()) out = HostTensor(DType::kF32, {channels, out_frames, height, width});
-    frame_to_planes(stream, out.f32() + done * height * width, frame, l,
-                    {.plane = out_frames * height * width, .width = width, .patch = out_patch, .count = l.channels});
-    ++done;
+    const int64_t width = l.width * out_patch;
+    float* to = writer.next(l.channels / (out_patch * out_patch), l.height * out_patch, width);
+    frame_to_planes(stream, to, frame, l,
+                    {.plane = writer.plane(), .width = width, .patch = out_patch, .count = l.channels});
+    writer.written();
   };
   for (int64_t t = 0; t < frames; ++t) {
-    const float* from = floats(in) + t * plane + (g.y * in.shape[3] + g.x) * patch;
-    frame_from_planes(stream, network.input(), network.input_layout(), from, planes,
-                      encodes ? nullptr : config_.latents_std.data(), encodes ? nullptr : config_.latents_mean.data());
+    frame_from_planes(stream, network.input(), network.input_layout(), reader.next(t) + g.x * patch, planes,
+                      deviations.f32(), means.f32());
+    reader.read();
     network.push(stream, sink);
   }
-  MS_CHECK(done == out_frames, "{} of {} frames", done, out_frames);
-  return out;
+  return writer.finish();
+}
+
+ModelBuffer WanVae::vector(const std::vector<float>& values) const {
+  HostTensor host(DType::kF32, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), host.f32());
+  return ModelBuffer::holding(options_.memory, std::move(host), "codec: a vector");
+}
+
+int64_t WanVae::device_bytes(WanVaeSide which, int64_t height, int64_t width, int64_t across) const {
+  const bool encodes = which == WanVaeSide::kEncoder;
+  const Side& side = encodes ? encoder_ : decoder_;
+  // Pixels laid out or in patches yet: as many values either way. What goes in goes in whole rows.
+  const int64_t cells = spatial_stride() / config_.patch, p = config_.patch * config_.patch, z = config_.z_dim;
+  const int64_t pixels = encodes ? ClipReader::device_bytes(3 * p, height, across)
+                                 : ClipWriter::device_bytes(3 * p, height * cells, width * cells);
+  const int64_t latent = encodes ? ClipWriter::device_bytes(2 * z, height / cells, width / cells)
+                                 : ClipReader::device_bytes(z, height, across);
+  const int64_t vectors = encodes ? 0 : 2 * ModelMemory::rounded(z * static_cast<int64_t>(sizeof(float)));
+  return WanVaeNetwork::working_bytes(side.steps, height, width, dtype(which), true) + pixels + latent + vectors;
+}
+
+void WanVae::check_device(WanVaeSide which, int64_t height, int64_t width, int64_t across) const {
+  const Side& side = which == WanVaeSide::kEncoder ? encoder_ : decoder_;
+  const int64_t frames = device_bytes(which, height, width, across), room = options_.memory->available();
+  WanVaeWeightBytes weights;
+  if (side.weights.empty()) weights = wan_vae_weight_bytes(side.steps, dtype(which));
+  const int64_t need = weights.held + std::max(weights.passing, frames);
+  if (need <= room) return;
+  throw Error(fmt::format("the autoencoder takes {} of the device's memory to {}, {} of them for frames; {} are free",
+                          format_bytes(need), which == WanVaeSide::kEncoder ? "encode" : "decode", format_bytes(frames),
+                          format_bytes(room)),
+              options_.tiling.enabled ? "use a smaller size, --compute-dtype bf16, or --device cpu"
+                                      : "use --vae-tiling, --compute-dtype bf16, a smaller size, or --device cpu");
+}
+
+int64_t WanVae::decoding_device_bytes(int64_t height, int64_t width) const {
+  if (!options_.memory) return 0;
+  const VaeTiling& t = options_.tiling;
+  const int64_t s = spatial_stride();
+  const auto cells = [&](int64_t pixels) { return (t.enabled ? std::min(pixels, t.tile) : pixels) / s; };
+  const WanVaeWeightBytes weights = wan_vae_weight_bytes(decoder_.steps, options_.decode_dtype);
+  return weights.held + std::max(weights.passing, device_bytes(WanVaeSide::kDecoder, cells(height), cells(width), width / s));
 }
 
 std::optional<TileGrid> WanVae::tiles(WanVaeSide side, const TensorView& in) const {

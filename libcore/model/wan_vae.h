@@ -17,6 +17,8 @@ struct WanVaeOptions {
   // In bf16 the encoder is off by 1% and more (spec wan.md H.3), so that it computes in fp32 unless told otherwise.
   DType encode_dtype = DType::kF32;
   VaeTiling tiling = {};
+  // Of the device that computes and keeps weights and frames, and outlives the autoencoder; nullptr: the processor.
+  ModelMemory* memory = nullptr;
 };
 
 class WanVae final : public VideoCodec {
@@ -36,6 +38,7 @@ class WanVae final : public VideoCodec {
   Encoded encode_moments(ThreadPool& pool, const TensorView& video) const override;
   HostTensor decode(ThreadPool& pool, const TensorView& latent) const override;
   int64_t working_bytes(int64_t frames, int64_t height, int64_t width) const override;
+  int64_t decoding_device_bytes(int64_t height, int64_t width) const override;
 
   // What the last convolution gives for one clip, [C, T, h, w]: mean and log-variance, [2z, ...], or pixels before
   // patches are laid out, [3p², ...]. Never tiled. `observer` sees every stage's frames.
@@ -51,10 +54,15 @@ class WanVae final : public VideoCodec {
   struct Region {
     int64_t y, x, height, width;  // cells of the network's input
   };
+  ModelBuffer vector(const std::vector<float>& values) const;
   const Side& loaded(Stream& stream, WanVaeSide side) const;
   // `patch`: the network's output channels are patches of so many pixels to lay out.
   HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region, int64_t patch,
                  const WanVaeObserver* observer) const;
+  // Bytes of a device's memory for frames of a region of so many cells, `across` in the whole frame's rows. Error where they
+  // and the weights do not fit beside what is there.
+  int64_t device_bytes(WanVaeSide side, int64_t height, int64_t width, int64_t across) const;
+  void check_device(WanVaeSide side, int64_t height, int64_t width, int64_t across) const;
   // nullopt where the frame is not to be tiled.
   std::optional<TileGrid> tiles(WanVaeSide side, const TensorView& in) const;
   HostTensor run_tiles(ThreadPool& pool, WanVaeSide side, const TensorView& in, const TileGrid& grid) const;

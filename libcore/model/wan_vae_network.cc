@@ -12,19 +12,21 @@ using Kind = WanVaeStep::Kind;
 // Frames of zeros for a network, or only their sizes.
 class FrameMemory {
  public:
-  explicit FrameMemory(bool count_only) : count_only_(count_only) {}
+  explicit FrameMemory(ModelMemory* memory) : memory_(memory) {}
+  explicit FrameMemory(bool device) : count_only_(true), device_(device) {}
   void* take(const FrameLayout& layout) {
-    bytes_ += layout.bytes();
+    bytes_ += device_ ? ModelMemory::rounded(layout.bytes()) : layout.bytes();
     if (count_only_) return nullptr;
-    frames_.emplace_back(layout.dtype, Shape{layout.elements()});
+    frames_.emplace_back(memory_, layout.bytes(), "codec: a frame");
     return frames_.back().data();
   }
   int64_t bytes() const { return bytes_; }
 
  private:
-  bool count_only_;
+  ModelMemory* memory_ = nullptr;
+  bool count_only_ = false, device_ = false;
   int64_t bytes_ = 0;
-  std::vector<HostTensor> frames_;
+  std::vector<ModelBuffer> frames_;
 };
 
 // The last three frames of a series, where they were written.
@@ -49,6 +51,7 @@ class Ring {
 
 struct Run {
   Stream& stream;
+  ModelMemory* memory;
   const WanVaeObserver* observer;
   const std::function<void(const void*, const FrameLayout&)>& sink;
 };
@@ -84,14 +87,24 @@ class Step {
     return f;
   }
   void pass_on(Run& run) {
-    if (run.observer && !stage.empty()) {
-      const Inlet i = next->inlet();
-      HostTensor frame(DType::kF32, {i.layout.channels, i.layout.height, i.layout.width});
-      frame_to_planes(run.stream, frame.f32(), i.raw, i.layout,
-                      {.plane = i.layout.height * i.layout.width, .width = i.layout.width, .count = i.layout.channels});
-      (*run.observer)(stage, frame);
-    }
+    if (run.observer && !stage.empty()) show(run);
     next->push(run);
+  }
+
+ private:
+  void show(Run& run) const {
+    const Inlet i = next->inlet();
+    HostTensor frame(DType::kF32, {i.layout.channels, i.layout.height, i.layout.width});
+    const FramePlanes planes{
+        .plane = i.layout.height * i.layout.width, .width = i.layout.width, .count = i.layout.channels};
+    if (run.memory) {
+      ModelBuffer there(run.memory, frame.bytes(), "codec: a frame to show");
+      frame_to_planes(run.stream, there.f32(), i.raw, i.layout, planes);
+      run.memory->wait(run.memory->download(frame.data(), there.data(), frame.bytes()));
+    } else {
+      frame_to_planes(run.stream, frame.f32(), i.raw, i.layout, planes);
+    }
+    (*run.observer)(stage, frame);
   }
 };
 
@@ -446,15 +459,18 @@ FrameLayout first_layout(const std::vector<WanVaeStep>& plan, int64_t height, in
 }  // namespace
 
 struct WanVaeNetwork::Impl {
-  FrameMemory memory{false};
+  explicit Impl(ModelMemory* m) : place(m), memory(m) {}
+  ModelMemory* place;
+  FrameMemory memory;
   FrameLayout layout;
   const WanVaeObserver* observer = nullptr;
   std::vector<std::unique_ptr<Step>> steps;
 };
 
 WanVaeNetwork::WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights,
-                             int64_t height, int64_t width, DType dtype, const WanVaeObserver* observer)
-    : impl_(std::make_unique<Impl>()) {
+                             int64_t height, int64_t width, DType dtype, const WanVaeObserver* observer,
+                             ModelMemory* memory)
+    : impl_(std::make_unique<Impl>(memory)) {
   MS_CHECK(steps.size() == weights.size());
   impl_->layout = first_layout(steps, height, width, dtype);
   impl_->observer = observer;
@@ -467,12 +483,13 @@ void* WanVaeNetwork::input() { return impl_->steps.front()->inlet().raw; }
 const FrameLayout& WanVaeNetwork::input_layout() const { return impl_->layout; }
 
 void WanVaeNetwork::push(Stream& stream, const std::function<void(const void*, const FrameLayout&)>& sink) {
-  Run run{stream, impl_->observer, sink};
+  Run run{stream, impl_->place, impl_->observer, sink};
   impl_->steps.front()->push(run);
 }
 
-int64_t WanVaeNetwork::working_bytes(const std::vector<WanVaeStep>& steps, int64_t height, int64_t width, DType dtype) {
-  FrameMemory memory(true);
+int64_t WanVaeNetwork::working_bytes(const std::vector<WanVaeStep>& steps, int64_t height, int64_t width, DType dtype,
+                                     bool device) {
+  FrameMemory memory(device);
   build(memory, steps, nullptr, first_layout(steps, height, width, dtype), false);
   return memory.bytes();
 }

@@ -17,9 +17,10 @@ using WanVaeObserver = std::function<void(const std::string& stage, const HostTe
 
 class WanVaeNetwork {
  public:
-  // `height` and `width` are those of input frames in cells. The steps and weights must outlive the network.
+  // `height` and `width` are those of input frames in cells. The steps and weights must outlive the network. Its frames lie
+  // where the weights do: in `memory`, or the processor's. It must not go while its stream works.
   WanVaeNetwork(const std::vector<WanVaeStep>& steps, const std::vector<WanVaeStepWeights>& weights, int64_t height,
-                int64_t width, DType dtype, const WanVaeObserver* observer = nullptr);
+                int64_t width, DType dtype, const WanVaeObserver* observer = nullptr, ModelMemory* memory = nullptr);
   ~WanVaeNetwork();
 
   // Where the next input frame is to be written; then push() takes it through. `sink` gets each output frame, F32.
@@ -27,8 +28,9 @@ class WanVaeNetwork {
   const FrameLayout& input_layout() const;
   void push(Stream& stream, const std::function<void(const void* frame, const FrameLayout& layout)>& sink);
 
-  // Bytes of frames that such a network holds.
-  static int64_t working_bytes(const std::vector<WanVaeStep>& steps, int64_t height, int64_t width, DType dtype);
+  // Bytes of frames that such a network holds, of a device's memory where `device`.
+  static int64_t working_bytes(const std::vector<WanVaeStep>& steps, int64_t height, int64_t width, DType dtype,
+                               bool device = false);
 
  private:
   struct Impl;

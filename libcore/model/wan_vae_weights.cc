@@ -9,36 +9,38 @@ namespace megaslide {
 namespace {
 using Kind = WanVaeStep::Kind;
 
+int64_t padded(int64_t channels) { return (channels + kConvPanel - 1) / kConvPanel * kConvPanel; }
+
 class Loader {
  public:
-  Loader(Stream& stream, const SafetensorsSource& source, DType dtype)
-      : stream_(stream), source_(source), dtype_(dtype) {}
+  Loader(Stream& stream, ModelMemory* memory, const SafetensorsSource& source, DType dtype)
+      : stream_(stream), memory_(memory), source_(source), dtype_(dtype) {}
 
-  HostTensor vector(const std::string& name, int64_t first = 0, int64_t count = -1) {
+  ModelBuffer vector(const std::string& name, int64_t first = 0, int64_t count = -1) {
     const TensorView v = source_.view(name);
     if (count < 0) count = v.elements();
-    HostTensor out(DType::kF32, {(count + kConvPanel - 1) / kConvPanel * kConvPanel});
+    HostTensor out(DType::kF32, {padded(count)});
     convert_to_f32(out.f32(), v.data + first * dtype_bytes(v.dtype), v.dtype, count);
-    return out;
+    return ModelBuffer::holding(memory_, std::move(out), "codec: a vector");
   }
-  PackedConv convolution(const std::string& name, ConvShape shape, int64_t first_out = 0) {
+  PackedConv convolution(const std::string& name, const ConvShape& shape, int64_t first_out = 0) {
     const HostTensor w = weight(name, first_out * shape.in * shape.taps(), shape.weights());
     PackedConv c = pack(shape, w.f32());
     c.bias = vector(name + ".bias", first_out, shape.out);
     source_.drop_pages(name + ".weight");
     return c;
   }
-  // The four phases of a 3×3 convolution behind an upsampling.
-  void phases(const std::string& name, int64_t in, int64_t out, std::vector<PackedConv>& to) {
-    const HostTensor w = weight(name, 0, in * out * 9);
-    HostTensor folded(DType::kF32, {4, in * out * 4});
-    fold_upsample(folded.f32(), w.f32(), out, in);
-    const ConvShape shape{.in = in, .out = out, .kt = 1, .kh = 2, .kw = 2};
-    for (int64_t i = 0; i < 4; ++i) {
-      to.push_back(pack(shape, folded.f32() + i * shape.weights()));
-      to.back().bias = vector(name + ".bias");
+  // Phase `i` of a 3×3 convolution behind an upsampling.
+  PackedConv phase(const std::string& name, const ConvShape& shape, int64_t i) {
+    if (i == 0) {
+      const HostTensor w = weight(name, 0, shape.in * shape.out * 9);
+      folded_ = HostTensor(DType::kF32, {4, shape.weights()});
+      fold_upsample(folded_.f32(), w.f32(), shape.out, shape.in);
+      source_.drop_pages(name + ".weight");
     }
-    source_.drop_pages(name + ".weight");
+    PackedConv c = pack(shape, folded_.f32() + i * shape.weights());
+    c.bias = vector(name + ".bias");
+    return c;
   }
 
  private:
@@ -49,51 +51,64 @@ class Loader {
     return out;
   }
   PackedConv pack(const ConvShape& shape, const float* w) {
-    PackedConv c{shape, HostTensor(DType::kF32, {conv_packed_bytes(shape, dtype_) / 4}), {}};
-    conv_pack(stream_, c.packed.data(), w, shape, dtype_);
+    PackedConv c{shape, ModelBuffer(memory_, conv_packed_bytes(shape, dtype_, stream_.target()), "codec: a convolution"), {}};
+    if (!memory_) {
+      conv_pack(stream_, c.packed.data(), w, shape, dtype_);
+      return c;
+    }
+    const int64_t bytes = shape.weights() * dtype_bytes(DType::kF32);
+    ModelBuffer there(memory_, bytes, "codec: weights to pack");
+    memory_->upload(there.data(), w, bytes);
+    conv_pack(stream_, c.packed.data(), there.f32(), shape, dtype_);
+    memory_->wait(memory_->mark());
     return c;
   }
   Stream& stream_;
+  ModelMemory* memory_;
   const SafetensorsSource& source_;
   DType dtype_;
+  HostTensor folded_;
 };
 
 ConvShape cube(int64_t in, int64_t out) { return {.in = in, .out = out, .kt = 3, .kh = 3, .kw = 3}; }
 
 WanVaeStepWeights load_step(Loader& loader, const WanVaeStep& s) {
   WanVaeStepWeights w;
-  const ConvShape point{.in = s.in, .out = s.out}, time{.in = s.in, .out = s.in, .kt = 3};
+  const std::vector<ConvShape> shapes = wan_vae_convolutions(s);
+  const auto add = [&](const std::string& name, int64_t first_out = 0) {
+    w.convolutions.push_back(loader.convolution(name, shapes[w.convolutions.size()], first_out));
+  };
   switch (s.kind) {
     case Kind::kConv:
-      w.convolutions.push_back(loader.convolution(s.name, s.pointwise ? point : cube(s.in, s.out)));
+      add(s.name);
       break;
     case Kind::kResidual:
       w.gamma1 = loader.vector(s.name + ".norm1.gamma");
       w.gamma2 = loader.vector(s.name + ".norm2.gamma");
-      w.convolutions.push_back(loader.convolution(s.name + ".conv1", cube(s.in, s.out)));
-      w.convolutions.push_back(loader.convolution(s.name + ".conv2", cube(s.out, s.out)));
-      if (s.in != s.out) w.convolutions.push_back(loader.convolution(s.name + ".conv_shortcut", point));
+      add(s.name + ".conv1");
+      add(s.name + ".conv2");
+      if (s.in != s.out) add(s.name + ".conv_shortcut");
       break;
     case Kind::kAttention:
       w.gamma1 = loader.vector(s.name + ".norm.gamma");
-      w.convolutions.push_back(loader.convolution(s.name + ".to_qkv", {.in = s.in, .out = 3 * s.in}));
-      w.convolutions.push_back(loader.convolution(s.name + ".proj", point));
+      add(s.name + ".to_qkv");
+      add(s.name + ".proj");
       break;
     case Kind::kDown:
-      w.convolutions.push_back(
-          loader.convolution(s.name + ".resample.1", {.in = s.in, .out = s.out, .kt = 1, .kh = 3, .kw = 3}));
-      if (s.temporal) w.convolutions.push_back(loader.convolution(s.name + ".time_conv", time));
+      add(s.name + ".resample.1");
+      if (s.temporal) add(s.name + ".time_conv");
       break;
     case Kind::kUp:
-      loader.phases(s.name + ".resample.1", s.in, s.out, w.convolutions);
+      for (int64_t i = 0; i < 4; ++i)
+        w.convolutions.push_back(loader.phase(s.name + ".resample.1", shapes[static_cast<size_t>(i)], i));
       if (s.temporal) {
-        w.convolutions.push_back(loader.convolution(s.name + ".time_conv", time));
-        w.convolutions.push_back(loader.convolution(s.name + ".time_conv", time, s.in));
+        add(s.name + ".time_conv");
+        add(s.name + ".time_conv", s.in);
       }
       break;
     case Kind::kHead:
       w.gamma1 = loader.vector(s.name + "norm_out.gamma");
-      w.convolutions.push_back(loader.convolution(s.name + "conv_out", cube(s.in, s.out)));
+      add(s.name + "conv_out");
       break;
   }
   return w;
@@ -133,12 +148,54 @@ void check_wan_vae_tensors(const SafetensorsSource& source, const WanVaeConfig& 
       "import the checkpoint again with shard-weights, or take the config.json that came with the weights");
 }
 
-std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, const SafetensorsSource& source,
+std::vector<ConvShape> wan_vae_convolutions(const WanVaeStep& s) {
+  const ConvShape point{.in = s.in, .out = s.out}, time{.in = s.in, .out = s.in, .kt = 3};
+  std::vector<ConvShape> shapes;
+  switch (s.kind) {
+    case Kind::kConv:
+      return {s.pointwise ? point : cube(s.in, s.out)};
+    case Kind::kResidual:
+      shapes = {cube(s.in, s.out), cube(s.out, s.out)};
+      if (s.in != s.out) shapes.push_back(point);
+      return shapes;
+    case Kind::kAttention:
+      return {{.in = s.in, .out = 3 * s.in}, point};
+    case Kind::kDown:
+      shapes = {{.in = s.in, .out = s.out, .kt = 1, .kh = 3, .kw = 3}};
+      if (s.temporal) shapes.push_back(time);
+      return shapes;
+    case Kind::kUp:
+      shapes.assign(4, {.in = s.in, .out = s.out, .kt = 1, .kh = 2, .kw = 2});
+      if (s.temporal) shapes.insert(shapes.end(), 2, time);
+      return shapes;
+    case Kind::kHead:
+      return {cube(s.in, s.out)};
+  }
+  return shapes;
+}
+
+std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, ModelMemory* memory, const SafetensorsSource& source,
                                                  const std::vector<WanVaeStep>& steps, DType dtype) {
-  Loader loader(stream, source, dtype);
+  Loader loader(stream, memory, source, dtype);
   std::vector<WanVaeStepWeights> weights;
   for (const WanVaeStep& s : steps) weights.push_back(load_step(loader, s));
   return weights;
+}
+
+WanVaeWeightBytes wan_vae_weight_bytes(const std::vector<WanVaeStep>& steps, DType dtype) {
+  WanVaeWeightBytes bytes;
+  const auto add = [&](int64_t n) { bytes.held += ModelMemory::rounded(n); };
+  const auto vector = [&](int64_t channels) { add(padded(channels) * dtype_bytes(DType::kF32)); };
+  for (const WanVaeStep& s : steps) {
+    if (s.kind == Kind::kResidual || s.kind == Kind::kAttention || s.kind == Kind::kHead) vector(s.in);
+    if (s.kind == Kind::kResidual) vector(s.out);
+    for (const ConvShape& c : wan_vae_convolutions(s)) {
+      vector(c.out);
+      add(conv_packed_bytes(c, dtype, Backend::kCuda));
+      bytes.passing = std::max(bytes.passing, ModelMemory::rounded(c.weights() * dtype_bytes(DType::kF32)));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace megaslide

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# sample-video and encode-clips with --device cuda, over the mock of the CUDA runtime: pictures and latents near those of
+# --device cpu, everything given back, and an error with its remedy where the device is too small.
+#   programs.sh BUILD
+set -euo pipefail
+build=$1
+data=$(cd "$(dirname "$0")/../data" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+die() { echo "$*"; cat "$work/log"; exit 1; }
+run() { # run PROGRAM ARGUMENT...
+  MEGASLIDE_MOCK_CUDA_REPORT=$work/report.json "$build/tests/$1_mocked" "${@:2}" -q --progress never --threads 2 >"$work/log" 2>&1
+}
+nothing_left() { grep -q '"live":0' "$work/report.json" || die "$1: something is left on the device: $(cat "$work/report.json")"; }
+# far FILE FILE: the largest difference of two files' last BYTES/4 fp32 values, which is where their tensors lie.
+far() {
+  paste <(tail -c "$3" "$1" | od -An -v -w4 -tf4) <(tail -c "$3" "$2" | od -An -v -w4 -tf4) |
+    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > m) m = d; if (d != d || NF != 2) m = 1e9 } END { print m + 0 }'
+}
+within() { awk -v got="$1" -v most="$2" 'BEGIN { exit !(got <= most) }' || die "$3: off by $1"; }
+
+# A pipeline of tiny networks: one frame of 16x16. In fp32 both devices are within some 1e-6 of an exact run of each step;
+# guidance multiplies that by its scale of 5.
+for device in cpu cuda; do
+  run sample_video "$data/pipeline/model" --prompt "a red fox" --device $device --compute-dtype fp32 --num-frames 1 --size 16x16 \
+    --steps 2 -o "$work/$device.safetensors" --latents-out "$work/$device.latents.safetensors" || die "sample-video --device $device"
+done
+nothing_left sample-video
+within "$(far "$work/cpu.safetensors" "$work/cuda.safetensors" $((3 * 16 * 16 * 4)))" 1e-3 "the pictures"
+
+# The decoder alone, from the same latents: 30 convolutions in fp32.
+for device in cpu cuda; do
+  run sample_video "$data/pipeline/model" --decode "$work/cpu.latents.safetensors" --device $device --compute-dtype fp32 \
+    -o "$work/decoded-$device.safetensors" || die "sample-video --decode --device $device"
+done
+nothing_left "sample-video --decode"
+grep -q '"kernels":[1-9]' "$work/report.json" || die "the device decoded nothing"
+within "$(far "$work/decoded-cpu.safetensors" "$work/decoded-cuda.safetensors" $((3 * 16 * 16 * 4)))" 1e-4 "decoded pictures"
+
+# What was decoded as a clip of one frame.
+mkdir "$work/clip"
+run sample_video "$data/pipeline/model" --decode "$work/cpu.latents.safetensors" -o "$work/clip/frames" || die "frames"
+echo "a red fox" >"$work/clip/frames.txt"
+for device in cpu cuda; do
+  run encode_clips "$work/clip" -o "$work/cache-$device" --model "$data/pipeline/model" --device $device || die "encode-clips --device $device"
+done
+nothing_left encode-clips
+grep -q '"kernels":[1-9]' "$work/report.json" || die "the device encoded nothing"
+name=$(basename "$(ls "$work"/cache-cpu/clips/*.safetensors)")
+[ -f "$work/cache-cuda/clips/$name" ] || die "the latent of another device has another key"
