@@ -52,7 +52,10 @@ using Descriptor = Owned<cublasLtMatmulDesc_t, &cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, &cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, &cublasLtMatmulPreferenceDestroy>;
 
-cudaDataType type_of(DType t) { return t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType type_of(DType t) {
+  if (t == DType::kF8_E4M3) return CUDA_R_8F_E4M3;
+  return t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 Layout make_layout(DType type, int64_t rows, int64_t columns, const Shape& s) {
   Layout r;
@@ -72,6 +75,10 @@ struct Plan {
   void set(cublasLtMatmulDescAttributes_t attribute, T value, const Shape& s) {
     check(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute", s);
   }
+  void set_scales(const Scales& scales, const Shape& s) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(scales.a), s);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(scales.b), s);
+  }
 };
 
 // The largest power of two up to 16 that an address is a multiple of: what the widest load needs. More would make the
@@ -84,7 +91,8 @@ uint32_t alignment(const void* p) {
 enum Aligned { kA, kB, kD, kBias };
 using Alignments = std::array<uint32_t, 4>;
 
-Plan make_plan(cublasLtHandle_t handle, const Shape& s, const Alignments& at, const void* bias, size_t workspace_bytes) {
+Plan make_plan(cublasLtHandle_t handle, const Shape& s, const Alignments& at, const void* bias, const Scales& scales,
+               size_t workspace_bytes) {
   Plan p;
   check(cublasLtMatmulDescCreate(p.desc.slot(), CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", s);
   p.set(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, s);
@@ -92,6 +100,10 @@ Plan make_plan(cublasLtHandle_t handle, const Shape& s, const Alignments& at, co
   p.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT), s);
   // The heuristic looks at its alignment.
   if (s.bias) p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias, s);
+  if (s.in == DType::kF8_E4M3) {
+    p.set_scales(scales, s);
+    if (s.bias) p.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF), s);
+  }
   p.a = s.transpose_a ? make_layout(s.in, s.k, s.m, s) : make_layout(s.in, s.m, s.k, s);
   p.b = s.transpose_b ? make_layout(s.in, s.n, s.k, s) : make_layout(s.in, s.k, s.n, s);
   p.d = make_layout(s.out, s.m, s.n, s);
@@ -118,7 +130,7 @@ Plan make_plan(cublasLtHandle_t handle, const Shape& s, const Alignments& at, co
   return p;
 }
 
-// Products set the bias in a plan that others use too: one thread at a time, which only queues work.
+// Products set the bias and scales in a plan that others use too: one thread at a time, which only queues work.
 struct Library {
   std::mutex mutex;
   Handle handle;
@@ -139,16 +151,17 @@ Space own_space() {
   return {l.workspace + l.share(), static_cast<int64_t>(l.bytes - l.share())};
 }
 
-void multiply(Stream& stream, const Shape& s, void* d, const void* a, const void* b, const void* bias) {
+void multiply(Stream& stream, const Shape& s, void* d, const void* a, const void* b, const void* bias, const Scales& scales) {
   Library& l = library;
   const std::lock_guard lock(l.mutex);
   if (l.handle.get() == nullptr) check(cublasLtCreate(l.handle.slot()), "cublasLtCreate", s);
   const Alignments at{alignment(a), alignment(b), alignment(d), s.bias ? alignment(bias) : 0};
   const std::pair key{s, at};
   auto found = l.plans.find(key);
-  if (found == l.plans.end()) found = l.plans.emplace(key, make_plan(l.handle.get(), s, at, bias, l.share())).first;
+  if (found == l.plans.end()) found = l.plans.emplace(key, make_plan(l.handle.get(), s, at, bias, scales, l.share())).first;
   Plan& p = found->second;
   if (s.bias) p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias, s);
+  if (s.in == DType::kF8_E4M3) p.set_scales(scales, s);
   const float alpha = 1, beta = s.accumulate ? 1 : 0;
   check(cublasLtMatmul(l.handle.get(), p.desc.get(), &alpha, a, p.a.get(), b, p.b.get(), &beta, d, p.d.get(), d, p.d.get(),
                        &p.algorithm, l.workspace, p.workspace, static_cast<cudaStream_t>(stream.native())),

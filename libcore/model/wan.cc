@@ -5,10 +5,10 @@
 
 namespace megaslide {
 
-Network make_wan_network(const ModelConfig& config) {
+Network make_wan_network(const ModelConfig& config, bool fp8_forward) {
   Network n;
   n.embedding = std::make_unique<WanEmbedding>(config);
-  for (int64_t layer = 0; layer < config.layers; ++layer) n.layers.push_back(std::make_unique<WanBlock>(config, layer));
+  for (int64_t layer = 0; layer < config.layers; ++layer) n.layers.push_back(std::make_unique<WanBlock>(config, layer, fp8_forward));
   n.head = std::make_unique<WanHead>(config);
   n.width = config.dim;
   n.text_width = config.text_dim;

@@ -15,8 +15,9 @@
 namespace megaslide {
 
 // Embedding, config.layers blocks (attention of block i: config.attention.of_layer(i)), head. `config` is validated by
-// the caller.
-Network make_wan_network(const ModelConfig& config);
+// the caller. fp8_forward: with bf16 operands, the forward products of blocks are of E4M3 with a scale a tensor
+// (kernels/gemm_fp8), but for those of offsets; a call's rows share a scale. Backward is the same with and without.
+Network make_wan_network(const ModelConfig& config, bool fp8_forward = false);
 
 // The parameters alone, in slab order.
 std::vector<ParamSpec> wan_block_params(const ModelConfig& config, int64_t layer);

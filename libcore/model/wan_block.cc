@@ -18,8 +18,9 @@ constexpr uint32_t kScales = 1u << kScale1 | 1u << kScale2;
 
 }  // namespace
 
-WanBlock::WanBlock(const ModelConfig& config, int64_t layer)
-    : WanModule(wan_block_params(config, layer), wan_block_matrices(config, layer)),
+// In 8 bits: all but what makes offsets, whose outputs are few.
+WanBlock::WanBlock(const ModelConfig& config, int64_t layer, bool fp8_forward)
+    : WanModule(wan_block_params(config, layer), wan_block_matrices(config, layer), fp8_forward ? size_t{kMatOffset} : 0),
       width_(config.dim),
       heads_(config.heads),
       ffn_width_(config.ffn_dim),

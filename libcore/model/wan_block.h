@@ -15,7 +15,7 @@ enum WanSlot : int64_t { kShift1, kScale1, kGate1, kShift2, kScale2, kGate2, kSl
 
 class WanBlock final : public WanModule<Layer> {
  public:
-  WanBlock(const ModelConfig& config, int64_t layer);
+  WanBlock(const ModelConfig& config, int64_t layer, bool fp8_forward = false);
 
   int64_t saved_bytes(const BatchShape& shape, DType compute_dtype) const override;
   void forward(const LayerCall& call, const Conditioning& conditioning, const float* x, float* y,

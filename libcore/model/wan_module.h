@@ -22,11 +22,13 @@ struct WanMatrix {
 class WanPacking {
  public:
   WanPacking() = default;
-  explicit WanPacking(std::vector<WanMatrix> matrices);
+  // The first `fp8` matrices are packed for forward products in 8 bits where the compute dtype is bf16 (kernels/gemm_fp8).
+  explicit WanPacking(std::vector<WanMatrix> matrices, size_t fp8 = 0);
   int64_t bytes(DType dtype, bool training) const;
   void pack(Stream& stream, DType dtype, bool training, const ParamLayout& layout, const void* weights,
             void* packed) const;
   const WanMatrix& matrix(size_t i) const { return matrices_[i]; }
+  bool in_fp8(size_t i, DType dtype) const { return dtype == DType::kBF16 && i < fp8_; }
   int64_t offset(size_t i, DType dtype, PackFor pack_for) const {
     return table(dtype)[pack_for == PackFor::kForward ? i : matrices_.size() + i];
   }
@@ -34,6 +36,7 @@ class WanPacking {
  private:
   const std::vector<int64_t>& table(DType dtype) const { return dtype == DType::kBF16 ? bf16_ : f32_; }
   std::vector<WanMatrix> matrices_;
+  size_t fp8_ = 0;
   std::vector<int64_t> bf16_, f32_;  // starts in bytes, and the end
 };
 
@@ -41,8 +44,8 @@ class WanPacking {
 template <class Base>
 class WanModule : public Base {
  public:
-  WanModule(std::vector<ParamSpec> params, std::vector<WanMatrix> matrices)
-      : params_(std::move(params)), layout_(params_), packing_(std::move(matrices)) {}
+  WanModule(std::vector<ParamSpec> params, std::vector<WanMatrix> matrices, size_t fp8_matrices = 0)
+      : params_(std::move(params)), layout_(params_), packing_(std::move(matrices), fp8_matrices) {}
   const std::vector<ParamSpec>& params() const final { return params_; }
   const ParamLayout& layout() const final { return layout_; }
   int64_t packed_bytes(DType dtype, bool training) const final { return packing_.bytes(dtype, training); }
@@ -128,6 +131,12 @@ class WanCall {
   const void* packed(size_t matrix, PackFor pack_for) const {
     return static_cast<const std::byte*>(call_.packed) + packing_.offset(matrix, dtype, pack_for);
   }
+
+  // x as operand of a product in 8 bits, in the workspace.
+  const void* quantized(const void* x, int64_t n) const;
+  // body(first row, rows, their x·Wᵀ + b in fp32) for runs of rows that end where groups do, by 8-bit products.
+  template <class F>
+  void fp8_runs(size_t matrix, const void* x, int64_t rows, int64_t first_row, int64_t group_rows, F body) const;
 
   const LayerCall& call_;
   const ParamLayout& layout_;

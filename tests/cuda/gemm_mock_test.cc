@@ -1,9 +1,12 @@
 // How often and with what cuBLASLt is asked, and what its failures say: by its mock.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/cuda/gemm_layer.h"
 #include "tests/mock_cuda/mock_cublaslt.h"
 #include "tests/support/error_text.h"
+#include "tests/support/fp8_layer.h"
 
 namespace megaslide {
 namespace {
@@ -89,6 +92,57 @@ TEST(CudaGemm, FromSeveralThreads) {
     });
   for (std::thread& t : threads) t.join();
   cuda::release_gemm();
+}
+
+// One search for products that differ in their scales alone, each with those of its own operands.
+TEST(CudaGemmFp8, AlgorithmsAreFoundOnce) {
+  InlineStream stream;
+  {
+    const Workspace workspace(1 << 16);
+    const mock_cuda::CublasLtCounts before = mock_cuda::cublaslt_counts();
+    for (const float size : {1.0f, 64.0f}) {
+      Fp8Memory x(fp8_operand_bytes(256)), w(fp8_packed_bytes(16, 16));
+      cuda::fp8_quantize(stream, x.data(), rounded(std::vector<float>(256, size)).data(), 256);
+      cuda::fp8_pack(stream, w.data(), rounded(std::vector<float>(256, 1)).data(), 16, 16);
+      Array y = Array::empty(DType::kF32, 256);
+      cuda::linear_forward_fp8(stream, y.data(), x.data(), w.data(), nullptr, 0, 16, 16, 16, DType::kF32);
+      expect_close(y.values(), std::vector<float>(256, 16 * size), kFp32, "y");
+    }
+    const mock_cuda::CublasLtCounts after = mock_cuda::cublaslt_counts();
+    EXPECT_EQ(after.heuristics - before.heuristics, 1);
+    EXPECT_EQ(after.products - before.products, 2);
+  }
+  EXPECT_EQ(mock_cuda::cublaslt_counts().objects, 0);
+}
+
+// cuBLASLt takes multiples of 16 at aligned addresses; the plain kernel has the rest.
+TEST(CudaGemmFp8, OtherSizesDoWithoutCublasLt) {
+  InlineStream stream;
+  const Workspace workspace(1 << 16);
+  for (const auto& [n, k, shift, products] : std::vector<std::array<int64_t, 4>>{{16, 32, 0, 1}, {8, 32, 0, 0}, {16, 24, 0, 0}, {16, 32, 1, 0}}) {
+    Fp8Memory x(fp8_operand_bytes(2 * k)), w(fp8_packed_bytes(n, k));
+    cuda::fp8_quantize(stream, x.data(), rounded(normals(2 * k, 1)).data(), 2 * k);
+    cuda::fp8_pack(stream, w.data(), rounded(normals(n * k, 2)).data(), n, k);
+    Array y = Array::empty(DType::kF32, 2 * n, static_cast<int>(shift));
+    const int64_t before = mock_cuda::cublaslt_counts().products;
+    cuda::linear_forward_fp8(stream, y.data(), x.data(), w.data(), nullptr, 0, 2, n, k, DType::kF32);
+    EXPECT_EQ(mock_cuda::cublaslt_counts().products - before, products) << n << "x" << k << " shift " << shift;
+  }
+}
+
+// As on a device before compute capability 8.9.
+TEST(CudaGemmFp8, FailuresNameTheType) {
+  InlineStream stream;
+  const Workspace workspace(1 << 16);
+  Fp8Memory x(fp8_operand_bytes(256)), w(fp8_packed_bytes(16, 16));
+  const std::vector<bf16> ones(256, to_bf16(1));
+  cuda::fp8_quantize(stream, x.data(), ones.data(), 256);
+  cuda::fp8_pack(stream, w.data(), ones.data(), 16, 16);
+  Array y = Array::empty(DType::kF32, 256);
+  mock_cuda::fail_cublaslt(1, CUBLAS_STATUS_NOT_SUPPORTED);
+  const std::string error = error_of([&] { cuda::linear_forward_fp8(stream, y.data(), x.data(), w.data(), nullptr, 0, 16, 16, 16, DType::kF32); });
+  mock_cuda::fail_cublaslt(0, CUBLAS_STATUS_SUCCESS);
+  EXPECT_NE(error.find("F8_E4M3 to F32: CUBLAS_STATUS_NOT_SUPPORTED"), std::string::npos) << error;
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ struct cublasLtMatmulDescOpaque_t {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  const void *scale_a = nullptr, *scale_b = nullptr;
+  int32_t bias_type = -1;
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -74,7 +76,10 @@ cublasStatus_t set(T& to, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 ? 1 : 2; }
+DType dtype_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? DType::kF32 : type == CUDA_R_8F_E4M3 ? DType::kF8_E4M3 : DType::kBF16;
+}
 
 using Layout = cublasLtMatrixLayoutOpaque_t;
 bool well_formed(const Layout& x) { return x.rows > 0 && x.columns > 0 && x.ld >= static_cast<int64_t>(x.rows); }
@@ -94,14 +99,25 @@ struct Problem {
   uint64_t k() const { return transposed_a() ? a.rows : a.columns; }
   uint64_t n() const { return transposed_b() ? b.rows : b.columns; }
 
+  bool fp8() const { return a.type == CUDA_R_8F_E4M3; }
+  // The documentation's requirements: A transposed, B not; dimensions in memory a multiple of 16 bytes.
+  bool fp8_supported() const {
+    const auto whole = [](const Layout& x) { return x.rows * static_cast<uint64_t>(element_bytes(x.type)) % 16 == 0 && x.ld * element_bytes(x.type) % 16 == 0; };
+    return b.type == CUDA_R_8F_E4M3 && (d.type == CUDA_R_32F || d.type == CUDA_R_16BF) && transposed_a() && !transposed_b() && whole(a) && whole(b) && whole(d);
+  }
+  cudaDataType_t bias_type() const { return fp8() ? CUDA_R_16BF : d.type; }
+
   cublasStatus_t check() const {
     for (const Layout* x : {&a, &b, &c, &d})
       if (!well_formed(*x)) return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t inner = transposed_b() ? b.columns : b.rows;
     if (inner != k() || d.rows != m() || d.columns != n() || !same(c, d)) return CUBLAS_STATUS_INVALID_VALUE;
     if (desc.compute != CUBLAS_COMPUTE_32F || desc.scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    const bool types = a.type == b.type && (a.type == CUDA_R_32F ? d.type == CUDA_R_32F
-                                                                 : a.type == CUDA_R_16BF && (d.type == CUDA_R_32F || d.type == CUDA_R_16BF));
+    if (!fp8() && (desc.scale_a != nullptr || desc.scale_b != nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (fp8() && !fp8_supported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (desc.bias_type != -1 && desc.bias_type != bias_type()) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool types = fp8() || (a.type == b.type && (a.type == CUDA_R_32F ? d.type == CUDA_R_32F
+                                                                 : a.type == CUDA_R_16BF && (d.type == CUDA_R_32F || d.type == CUDA_R_16BF)));
     if (!types) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && desc.epilogue != CUBLASLT_EPILOGUE_BIAS)
       return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -140,14 +156,17 @@ struct Product {
   int64_t m, n, k;
   float alpha, beta;
   const void *a_data, *b_data, *c_data, *bias;
+  cudaDataType_t bias_type;
+  const void *scale_a, *scale_b;  // read when the product runs
   void *d_data, *workspace;
   size_t workspace_bytes;
 
+  static float scale(const void* p) { return p == nullptr ? 1 : *static_cast<const float*>(p); }
   static std::vector<float> dense(const Layout& x, const void* data) {
     std::vector<float> r(x.rows * x.columns);
     for (uint64_t j = 0; j < x.columns; ++j)
       convert_to_f32(r.data() + j * x.rows, static_cast<const std::byte*>(data) + static_cast<int64_t>(j) * x.ld * element_bytes(x.type),
-                     x.type == CUDA_R_32F ? DType::kF32 : DType::kBF16, static_cast<int64_t>(x.rows));
+                     dtype_of(x.type), static_cast<int64_t>(x.rows));
     return r;
   }
   void run() const {
@@ -158,15 +177,16 @@ struct Product {
     // A column-major product is the row-major one of the operands exchanged.
     onednn::sgemm(transposed_b, transposed_a, n, m, k, right.data(), static_cast<int64_t>(b.rows), left.data(),
                   static_cast<int64_t>(a.rows), 0, sum.data(), m);
-    const DType out = d.type == CUDA_R_32F ? DType::kF32 : DType::kBF16;
+    const DType out = dtype_of(d.type);
+    const float scaled = alpha * scale(scale_a) * scale(scale_b);
     std::vector<float> added(static_cast<size_t>(m));
-    if (bias) convert_to_f32(added.data(), bias, out, m);
+    if (bias) convert_to_f32(added.data(), bias, dtype_of(bias_type), m);
     for (int64_t j = 0; j < n; ++j) {
       const int64_t at = j * d.ld * element_bytes(d.type);
       if (beta != 0) convert_to_f32(column.data(), static_cast<const std::byte*>(c_data) + at, out, m);
       for (int64_t i = 0; i < m; ++i) {
         const auto u = static_cast<size_t>(i);
-        float x = alpha * sum[static_cast<size_t>(j * m) + u];
+        float x = scaled * sum[static_cast<size_t>(j * m) + u];
         if (beta != 0) x += beta * column[u];
         column[u] = bias ? x + added[u] : x;
       }
@@ -226,6 +246,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     case CUBLASLT_MATMUL_DESC_TRANSB: return set(desc->transpose_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(desc->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(desc->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(desc->scale_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(desc->scale_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(desc->bias_type, value, bytes);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -270,7 +293,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const Layout* layouts[4] = {a, b, c, d};
   Algorithm algorithm{hash(p), 0, {}};
   for (int i = 0; i < 4; ++i) {
-    if (preference->alignment[i] < element_bytes(layouts[i]->type)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (preference->alignment[i] < (p.fp8() ? 16 : element_bytes(layouts[i]->type))) return CUBLAS_STATUS_NOT_SUPPORTED;
     algorithm.alignment[i] = std::min(preference->alignment[i], 16U);
   }
   const uint64_t partial = p.m() * p.n() * sizeof(float);
@@ -308,11 +331,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (algorithm.workspace > workspace_bytes || (algorithm.workspace > 0 && (!workspace || !aligned(workspace, 16))))
       return CUBLAS_STATUS_INVALID_VALUE;
     const bool has_bias = desc->epilogue == CUBLASLT_EPILOGUE_BIAS;
-    if (has_bias && (!desc->bias || !aligned(desc->bias, static_cast<uint64_t>(element_bytes(d_layout->type)))))
+    if (has_bias && (!desc->bias || !aligned(desc->bias, static_cast<uint64_t>(element_bytes(p.bias_type())))))
       return CUBLAS_STATUS_INVALID_VALUE;
     const Range result(d, bytes_of(*d_layout)), space(workspace, algorithm.workspace);
     const Range inputs[] = {{a, bytes_of(*a_layout)}, {b, bytes_of(*b_layout)},
-                            {has_bias ? desc->bias : a, has_bias ? p.m() * static_cast<uint64_t>(element_bytes(d_layout->type)) : 1}};
+                            {has_bias ? desc->bias : a, has_bias ? p.m() * static_cast<uint64_t>(element_bytes(p.bias_type())) : 1},
+                            {p.fp8() ? desc->scale_a : a, p.fp8() ? sizeof(float) : 1}, {p.fp8() ? desc->scale_b : a, p.fp8() ? sizeof(float) : 1}};
     for (const Range& x : inputs)
       if (x.meets(result) || x.meets(space)) return CUBLAS_STATUS_INVALID_VALUE;
     if (result.meets(space) || (c != d && Range(c, bytes_of(*c_layout)).meets(result))) return CUBLAS_STATUS_INVALID_VALUE;
@@ -320,7 +344,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (algorithm.workspace > 0) ++counts.with_workspace;
     product = {*a_layout, *b_layout, *d_layout, p.transposed_a(), p.transposed_b(), static_cast<int64_t>(p.m()),
                static_cast<int64_t>(p.n()), static_cast<int64_t>(p.k()), *static_cast<const float*>(alpha),
-               *static_cast<const float*>(beta), a, b, c, has_bias ? desc->bias : nullptr, d, workspace, algorithm.workspace};
+               *static_cast<const float*>(beta), a, b, c, has_bias ? desc->bias : nullptr, p.bias_type(), desc->scale_a, desc->scale_b, d, workspace, algorithm.workspace};
   }
   run_on(stream, [product] { product.run(); });
   return CUBLAS_STATUS_SUCCESS;

@@ -44,13 +44,13 @@ ParameterSource random_parameters(uint64_t seed) {
 }
 
 NetworkDriver::NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads,
-                             const ParameterSource& source)
+                             const ParameterSource& source, bool fp8_forward)
     : shape_(shape),
       dtype_(dtype),
-      network_(make_wan_network(config)),
+      network_(make_wan_network(config, fp8_forward)),
       stream_(std::make_unique<InlineStream>(threads)) {
   DryStream dry;
-  workspace_ = Buffer(dry_workspace(config, shape, dtype, dry));
+  workspace_ = Buffer(dry_workspace(config, shape, dtype, dry, fp8_forward));
   parts_.emplace_back().module = network_.embedding.get();
   for (size_t i = 0; i < network_.layers.size(); ++i) {
     parts_.emplace_back().module = network_.layers[i].get();
@@ -189,8 +189,8 @@ void NetworkDriver::set_parameter(const std::string& name, const std::vector<flo
 }
 
 int64_t NetworkDriver::dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype,
-                                     DryStream& stream) {
-  const Network n = make_wan_network(config);
+                                     DryStream& stream, bool fp8_forward) {
+  const Network n = make_wan_network(config, fp8_forward);
   // Addresses as `sim` hands them out: apart, aligned, and not to be touched.
   uintptr_t next = uintptr_t{1} << 40;
   const auto fake = [&] {

@@ -56,7 +56,7 @@ ParameterSource random_parameters(uint64_t seed);
 class NetworkDriver {
  public:
   NetworkDriver(const ModelConfig& config, const BatchShape& shape, DType dtype, int threads,
-                const ParameterSource& source);
+                const ParameterSource& source, bool fp8_forward = false);
 
   // latent (B,Cin,T,2H,2W), timesteps (B), text (B,S,text_dim) → (B,Cout,T,2H,2W). Keeps what backward needs.
   std::vector<float> forward(const std::vector<float>& latent, const std::vector<float>& timesteps,
@@ -85,7 +85,8 @@ class NetworkDriver {
   void replace_stream(std::unique_ptr<Stream> stream) { stream_ = std::move(stream); }
 
   // High water of the workspace by a dry run on addresses that don't exist.
-  static int64_t dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype, DryStream& stream);
+  static int64_t dry_workspace(const ModelConfig& config, const BatchShape& shape, DType dtype, DryStream& stream,
+                               bool fp8_forward = false);
   int64_t used_workspace() const { return high_; }
 
  private:
