@@ -65,6 +65,9 @@ void reject_unsupported(const RunConfig& run) {
          "optimizer.masters: bf16-sr with model.compute_dtype: fp32", "bf16-sr with bf16, split or fp32 with either");
   reject(run.optimizer.device == R::OptimizerDevice::kDevice && run.stream.tier == R::Tier::kNvme, "optimizer.device: device with stream.tier: nvme",
          "cpu with either, device with ram");
+  reject(run.model.fp8_forward && run.model.compute_dtype == R::ComputeDtype::kFp32, "model.fp8_forward with model.compute_dtype: fp32", "either alone");
+  // The rows of a call share a scale: slab by slab they would not be the whole clip's.
+  reject(run.model.fp8_forward && run.stream.slabs > 0, "model.fp8_forward with stream.slabs", "either alone");
   throw_listed("the configuration asks for what this version cannot run:", lines, "change the keys named above, in the file or with --set");
 }
 

@@ -42,6 +42,7 @@ struct RunConfig {
     std::optional<Expert> expert;
     std::optional<AttentionKind> attention;
     ComputeDtype compute_dtype = ComputeDtype::kBf16;
+    bool fp8_forward = false;  // products of the blocks' forward passes in E4M3
     Dsa dsa;
   } model;
 

@@ -143,6 +143,7 @@ Schema run_schema(RunConfig& c) {
   s.choice("model.expert", c.model.expert, Schema::Words<R::Expert>{{"high", R::Expert::kHigh}, {"low", R::Expert::kLow}});
   s.choice("model.attention", c.model.attention, attention_words());
   s.choice<R::ComputeDtype>("model.compute_dtype", c.model.compute_dtype, {{"bf16", R::ComputeDtype::kBf16}, {"fp32", R::ComputeDtype::kFp32}});
+  s.boolean("model.fp8_forward", c.model.fp8_forward);
   add_dsa_overrides(s, c.model.dsa);
   s.paths("data.cache", c.data.cache);
   s.text("data.replay", c.data.replay);

@@ -180,7 +180,10 @@ std::unique_ptr<Device> make_device(Backend backend, const CpuDeviceOptions& opt
 struct CudaDeviceInfo {
   std::string name;
   int64_t memory = 0, free = 0;  // bytes
+  int capability = 0;            // 90 for sm_90
 };
+// Throws a usage Error where the device does not multiply E4M3: those before sm_89.
+void require_fp8_products(const CudaDeviceInfo& device);
 // Of the device that make_cuda_device() would take. Throws as it does.
 MS_OPTIONAL CudaDeviceInfo cuda_device_info(int index);
 

@@ -339,6 +339,13 @@ void TaskDevice::stalled() {
   throw error;
 }
 
+void require_fp8_products(const CudaDeviceInfo& device) {
+  constexpr int kFirst = 89;
+  if (device.capability < kFirst)
+    throw usage_error(fmt::format("{} (sm_{}) has no products in 8 bits, which begin with sm_{}", device.name, device.capability, kFirst),
+                      "leave model.fp8_forward out");
+}
+
 std::unique_ptr<Device> make_device(Backend backend, const CpuDeviceOptions& o) {
   if (backend != Backend::kCuda) return make_cpu_device(o);
   MS_CHECK(make_cuda_device != nullptr, "a program without CUDA");

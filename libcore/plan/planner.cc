@@ -88,7 +88,7 @@ bool surely_fits(const Plan& p) { return p.fits() && (!p.host_limit || p.host.to
 
 // Two simulated steps bring the pipeline to its steady state; the third is measured.
 Plan simulate(const PlanRequest& r, StopToken stop) {
-  const Network network = make_wan_network(r.model);
+  const Network network = make_wan_network(r.model, r.run.model.fp8_forward);
   HostStore store(network, host_store_options(r.run, true));
   const auto device = make_sim_device(sim_device_options(r.run, r.machine, r.trace));
   TrainStep step(*device, network, store, pipeline_options(r.run, r.model, r.shapes, r.sampling, r.max_microbatches), optimizer_options(r.run), 0);

@@ -57,7 +57,7 @@ bool stash_on_host(PlanRequest& r) {
 template <int64_t frames>
 bool slabs(PlanRequest& r) {
   const auto& shape = longest(r);
-  if (shape.frames <= frames || (r.run.stream.slabs > 0 && r.run.stream.slabs <= frames)) return false;
+  if (r.run.model.fp8_forward || shape.frames <= frames || (r.run.stream.slabs > 0 && r.run.stream.slabs <= frames)) return false;
   for (const auto& layer : make_wan_network(r.model).layers)
     if (!layer->sees(shape.frames, {0, frames})) return false;
   r.run.stream.slabs = frames;

@@ -84,7 +84,7 @@ class Trainer {
         lock_(run.output.output_dir), model_(run.model.path), weights_(network_to_train(model_.directory(), run)),
         config_(with_overrides(config_of(weights_, model_.directory()), run)), parts_(parts_of(model_.directory())),
         texts_(encode_sample_prompts(run, parts_, options.threads)), checkpoints_(run.output.output_dir),
-        network_(make_wan_network(config_)), data_(open_training_data(run, config_, parts_)),
+        network_(make_wan_network(config_, run.model.fp8_forward)), data_(open_training_data(run, config_, parts_)),
         store_(network_, host_store_options(run, false)),
         device_(device_of_run()), pool_(options.threads) {
     for (const auto& line : data_->summary()) log_info("{}", line);
@@ -139,6 +139,7 @@ class Trainer {
   std::unique_ptr<Device> device_of_run() const {
     CpuDeviceOptions o = cpu_device_options(run_, options_.threads, !options_.trace_path.empty());
     o.jitter = options_.jitter;
+    if (run_.model.fp8_forward && options_.backend == Backend::kCuda) require_fp8_products(cuda_device_info(-1));
     return make_device(options_.backend, o);
   }
 

@@ -186,15 +186,18 @@ TEST(RunConfig, DigestIsOfWhatAStepComputes) {
 
 TEST(RunConfig, UnsupportedSettingsAreNamedTogether) {
   EXPECT_NO_THROW(reject_unsupported(make_run_config({})));
-  for (const char* set : {"stream.tier=nvme", "stream.slabs=4", "optimizer.device=device"})
+  for (const char* set : {"stream.tier=nvme", "stream.slabs=4", "optimizer.device=device", "model.fp8_forward=true"})
     EXPECT_NO_THROW(reject_unsupported(make_run_config({set}))) << set;
   try {
-    reject_unsupported(make_run_config({"optimizer.masters=bf16-sr", "model.compute_dtype=fp32", "optimizer.device=device", "stream.tier=nvme"}));
+    reject_unsupported(make_run_config({"optimizer.masters=bf16-sr", "model.compute_dtype=fp32", "optimizer.device=device", "stream.tier=nvme", "model.fp8_forward=true",
+                                        "stream.slabs=2"}));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
     EXPECT_NE(e.message().find("optimizer.masters: bf16-sr with model.compute_dtype: fp32 is not supported by this version; supported: bf16-sr with bf16"), std::string::npos) << e.message();
     EXPECT_NE(e.message().find("optimizer.device: device with stream.tier: nvme is not supported by this version; supported: cpu with either"), std::string::npos) << e.message();
+    for (const char* beside : {"model.compute_dtype: fp32", "stream.slabs"})
+      EXPECT_NE(e.message().find(fmt::format("model.fp8_forward with {} is not supported", beside)), std::string::npos) << e.message();
   }
 }
 

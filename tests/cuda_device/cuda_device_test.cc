@@ -71,6 +71,34 @@ TEST(CudaDevice, LearnsAsTheCpuDoesAndTakesWhatIsPlanned) {
     }
 }
 
+// Codes of 8 bits are equal on both devices but where an operand's bf16 rounding turned, which moves a code by one of its steps of
+// 2^-3: as many operands in a thousand as their rounding errors say, a thirtieth of 2^-3 of a loss at most.
+TEST(CudaDevice, LearnsInEightBitsAsTheCpuDoesAndTakesWhatIsPlanned) {
+  set_runtime_faults({});
+  const Workplace w(AttentionKind::kDsa, kOneClip);
+  const std::vector<std::string> sets{kThreeSteps, kOne, "model.fp8_forward=true"};
+  const RunConfig run = w.run("cuda", sets);
+  const Outcome bf16 = train_on(Backend::kCpu, w.run("bf16", {kThreeSteps, kOne})), cpu = train_on(Backend::kCpu, w.run("cpu", sets)), cuda = on_cuda(run);
+  ASSERT_EQ(cuda.steps.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(cuda.steps[i].loss, cpu.steps[i].loss, cpu.steps[i].loss / 240) << i;
+    EXPECT_NEAR(cpu.steps[i].loss, bf16.steps[i].loss, bf16.steps[i].loss / 8) << i;
+  }
+  EXPECT_NE(cpu.steps[0].loss, bf16.steps[0].loss);
+  EXPECT_EQ(cuda.summary.device_peak_bytes, plan_on_cuda(run).device.peak);
+  EXPECT_EQ(runtime_counts().live, 0);
+}
+
+TEST(CudaDevice, EightBitsNeedADeviceThatHasThem) {
+  EXPECT_NO_THROW(require_fp8_products({.name = "L40S", .memory = 0, .free = 0, .capability = 89}));
+  try {
+    require_fp8_products({.name = "A100", .memory = 0, .free = 0, .capability = 80});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("A100 (sm_80) has no products in 8 bits"), std::string::npos) << e.what();
+  }
+}
+
 TEST(CudaDevice, SameStateWhateverTheScheduleLeavesOpen) {
   set_runtime_faults({});
   const Workplace w(AttentionKind::kDsa, kOneClip);

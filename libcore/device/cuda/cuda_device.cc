@@ -215,7 +215,7 @@ CudaDeviceInfo cuda_device_info(int index) {
   check(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return {p.name, static_cast<int64_t>(total), static_cast<int64_t>(free)};
+  return {p.name, static_cast<int64_t>(total), static_cast<int64_t>(free), 10 * p.major + p.minor};
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) { return std::make_unique<CudaDevice>(options); }
