@@ -55,3 +55,12 @@ MEGASLIDE_MOCK_CUDA_DEVICES=$((2 * ((96 << 20) + 65536))) run sample_video "$dat
   -o "$work/none.safetensors" || status=$?
 [ "$status" = 3 ] && grep -q "of the device's memory to decode" "$work/log" && grep -q 'remedy: use --vae-tiling' "$work/log" || die "too small a device: exit status $status"
 nothing_left "too small a device"
+
+# Room for the autoencoder (2.00 MB) but not for the transformer beside it: that leaves the device and comes back for the next video.
+two() { # two FOLDER DEVICE-BYTES
+  MEGASLIDE_MOCK_CUDA_DEVICES=$2 run sample_video "$data/pipeline/model" --prompt "a red fox" --prompt "a blue bird" --format png --device cuda \
+    --num-frames 1 --size 16x16 --steps 1 -o "$work/$1" || die "two videos on a device of $2 bytes"
+}
+two room $((1 << 33))
+two "no-room" $((2 * ((96 << 20) + (2000 << 10))))
+diff -r "$work/room" "$work/no-room" >/dev/null || die "other pictures where the transformer left the device"
