@@ -144,7 +144,8 @@ void WanVae::check_device(WanVaeSide which, int64_t height, int64_t width, int64
                           format_bytes(need), which == WanVaeSide::kEncoder ? "encode" : "decode", format_bytes(frames),
                           format_bytes(room)),
               options_.tiling.enabled ? "use a smaller size, --compute-dtype bf16, or --device cpu"
-                                      : "use --vae-tiling, --compute-dtype bf16, a smaller size, or --device cpu");
+                                      : "use --vae-tiling, --compute-dtype bf16, a smaller size, or --device cpu",
+              ErrorKind::kNo);
 }
 
 int64_t WanVae::decoding_device_bytes(int64_t height, int64_t width) const {
