@@ -372,6 +372,7 @@ void frame_conv(Stream& stream, FrameConv c) {
 }
 
 void frame_finish(Stream& stream, const void* in, FrameFinish f) {
+  MS_CHECK(f.slope == nullptr);
   const conv3d::Bands b = conv3d::bands(f.out.height, f.out.width);
   const int64_t panels = (f.out.channels + kConvPanel - 1) / kConvPanel;
   stream.parallel_for(b.down * b.across, 1, [&](int64_t begin, int64_t end) {

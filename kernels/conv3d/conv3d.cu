@@ -235,9 +235,6 @@ __device__ __forceinline__ Quad finish_quad(const Finish& a, int64_t at, int64_t
   if (a.f.bias != nullptr) add(load_aligned_quad(a.f.bias + channel));
   if (a.f.residual != nullptr) add(load_aligned_quad(static_cast<const T*>(a.f.residual) + at + channel));
   if (a.f.residual2 != nullptr) add(load_aligned_quad(static_cast<const T*>(a.f.residual2) + at + channel));
-  MS_UNROLL
-  for (int i = 0; i < 4; ++i)
-    if (a.f.slope != nullptr && u.v[i] < 0) u.v[i] *= a.f.slope[channel + i];
   return u;
 }
 
@@ -320,7 +317,8 @@ void frame_conv(Stream& stream, FrameConv call) {
 }
 
 void frame_finish(Stream& stream, const void* in, FrameFinish f) {
-  MS_CHECK(in != f.raw || (f.bias == nullptr && f.residual == nullptr && f.residual2 == nullptr && f.slope == nullptr));
+  MS_CHECK(in != f.raw || (f.bias == nullptr && f.residual == nullptr && f.residual2 == nullptr));
+  MS_CHECK(f.slope == nullptr);
   finish(stream, in, f, f.out.height, f.out.width);
 }
 

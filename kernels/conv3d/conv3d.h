@@ -32,7 +32,7 @@ struct FrameFinish {
   const float* bias = nullptr;     // (C)
   const void* residual = nullptr;
   const void* residual2 = nullptr;
-  const float* slope = nullptr;  // (C): zeros are a ReLU
+  const float* slope = nullptr;  // (C), of convolutions alone: zeros are a ReLU
   void* raw = nullptr;
   void* normed = nullptr;
   const float* gamma = nullptr;  // (C), with `normed`
