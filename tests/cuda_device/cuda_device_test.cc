@@ -84,7 +84,8 @@ TEST(CudaDevice, LearnsInEightBitsAsTheCpuDoesAndTakesWhatIsPlanned) {
     EXPECT_NEAR(cuda.steps[i].loss, cpu.steps[i].loss, cpu.steps[i].loss / 240) << i;
     EXPECT_NEAR(cpu.steps[i].loss, bf16.steps[i].loss, bf16.steps[i].loss / 8) << i;
   }
-  EXPECT_NE(cpu.steps[0].loss, bf16.steps[0].loss);
+  // A new network's head is zero: its first loss does not depend on the blocks.
+  EXPECT_NE(cpu.steps[2].loss, bf16.steps[2].loss);
   EXPECT_EQ(cuda.summary.device_peak_bytes, plan_on_cuda(run).device.peak);
   EXPECT_EQ(runtime_counts().live, 0);
 }
