@@ -53,6 +53,14 @@ void* take(size_t bytes, size_t alignment) {
   return reinterpret_cast<std::byte*>(b) + kHeader;
 }
 
+void* take_or_null(size_t bytes, size_t alignment) noexcept {
+  try {
+    return take(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void give_back(void* p) {
   if (!p) return;
   if (!megaslide::testing_support::in_shared_heap(p)) return std::free(p);
@@ -65,12 +73,23 @@ void give_back(void* p) {
 
 }  // namespace
 
+// All of them: a sanitizer has each of its own, which does not ask the others.
 void* operator new(size_t bytes) { return take(bytes, alignof(std::max_align_t)); }
+void* operator new[](size_t bytes) { return take(bytes, alignof(std::max_align_t)); }
 void* operator new(size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<size_t>(alignment)); }
+void* operator new[](size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<size_t>(alignment)); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return take_or_null(bytes, alignof(std::max_align_t)); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return take_or_null(bytes, alignof(std::max_align_t)); }
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept { return take_or_null(bytes, static_cast<size_t>(alignment)); }
+void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept { return take_or_null(bytes, static_cast<size_t>(alignment)); }
 void operator delete(void* p) noexcept { give_back(p); }
+void operator delete[](void* p) noexcept { give_back(p); }
 void operator delete(void* p, size_t) noexcept { give_back(p); }
+void operator delete[](void* p, size_t) noexcept { give_back(p); }
 void operator delete(void* p, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { give_back(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { give_back(p); }
 
 namespace megaslide::testing_support {
 
