@@ -66,6 +66,17 @@ HWY_INLINE void PackBlock(float* rows, float* transposed, const T* tensor, int64
   }
 }
 
+// The other way: rows [0, queries) of out, stride elements apart, are those of ot (d,16), each over its query's sum.
+template <class T>
+HWY_INLINE void StoreBlock(T* out, int64_t stride, const float* ot, const float* sum, int64_t queries, int64_t d) {
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t c = 0; c < d; ++c) {
+      const float o = ot[c * kBlock + i] / sum[i];
+      if constexpr (std::is_same_v<T, float>) out[i * stride + c] = o;
+      else out[i * stride + c] = to_bf16(o);
+    }
+}
+
 struct ForwardScratch {
   ForwardScratch(Carver& c, int64_t d)
       : k(c.take<float>(kKeyTile * d)), v(c.take<float>(kKeyTile * d)), q(c.take<float>(kBlock * d)),

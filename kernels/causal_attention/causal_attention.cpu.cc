@@ -47,14 +47,7 @@ void Head(T* out, const T* q, const T* k, const T* v, int64_t n, int64_t stride,
     Fill0(x.ot, kBlock * d);
     OnlineSoftmax(x.st, seen, scale, x.top, x.sum, x.ot, d);
     WeighRows(x.ot, values, row, seen, x.st, d);
-    for (int64_t i = 0; i < queries; ++i) {
-      T* to = out + (begin + i) * stride;
-      for (int64_t c = 0; c < d; ++c) {
-        const float o = x.ot[c * kBlock + i] / x.sum[i];
-        if constexpr (std::is_same_v<T, float>) to[c] = o;
-        else to[c] = to_bf16(o);
-      }
-    }
+    StoreBlock(out + begin * stride, stride, x.ot, x.sum, queries, d);
   }
 }
 

@@ -4,8 +4,7 @@
 // The order matters: the targets first.
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/attention/block-inl.h"
-#include "kernels/attention/scratch.h"
+#include "kernels/attention/head-inl.h"
 #include "kernels/relative_attention/relative_attention.h"
 #include "kernels/simd-inl.h"
 
@@ -28,19 +27,6 @@ struct Scratch {
   float* bias;     // by query − key + n − 1
   float* sum;
 };
-
-// Rows of one head in fp32: in place where they are, else widened into `buffer`. Returns their stride.
-template <class T>
-HWY_INLINE int64_t HeadRows(const float*& rows, const T* tensor, int64_t stride, int64_t n, int64_t d, float* buffer) {
-  if constexpr (std::is_same_v<T, float>) {
-    rows = tensor;
-    return stride;
-  } else {
-    for (int64_t i = 0; i < n; ++i) Widen(buffer + i * d, tensor + i * stride, d);
-    rows = buffer;
-    return d;
-  }
-}
 
 // Scores (n,16) become exp(s + bias − max); sum their total a query. `bias` is that of the block's first query and key 0:
 // the 16 queries of a key lie side by side, and the next key's start one before.
@@ -76,8 +62,8 @@ void Head(T* out, const T* q, const T* k, const T* v, const float* table, int64_
     x.bias[i] = table[relative_bucket(key_minus_query) * heads];
   }
   const float *keys, *values;
-  const int64_t row = HeadRows(keys, k, stride, n, d, x.k);
-  HeadRows(values, v, stride, n, d, x.v);
+  const int64_t row = WidenRows(keys, k, stride, 0, n, d, x.k);
+  WidenRows(values, v, stride, 0, n, d, x.v);
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t queries = std::min(kBlock, n - begin);
     for (int64_t i = 0; i < kBlock; ++i) {
@@ -88,14 +74,7 @@ void Head(T* out, const T* q, const T* k, const T* v, const float* table, int64_
     BiasedSoftmax(x.st, n, x.bias + begin + n - 1, x.sum);
     Fill0(x.ot, kBlock * d);
     WeighRows(x.ot, values, row, n, x.st, d);
-    for (int64_t i = 0; i < queries; ++i) {
-      T* to = out + (begin + i) * stride;
-      for (int64_t c = 0; c < d; ++c) {
-        const float o = x.ot[c * kBlock + i] / x.sum[i];
-        if constexpr (std::is_same_v<T, float>) to[c] = o;
-        else to[c] = to_bf16(o);
-      }
-    }
+    StoreBlock(out + begin * stride, stride, x.ot, x.sum, queries, d);
   }
 }
 

@@ -19,7 +19,6 @@ namespace megaslide {
 namespace {
 
 constexpr size_t kWorst = 5;
-constexpr int kResamples = 2000;
 constexpr int kStaticVideos = 5;
 
 // Which videos are among the worst five of a metric so far: only their thumbnails stay in memory. The final set does
@@ -142,7 +141,8 @@ void measure_all(Evaluation& e, const Shared& shared, ThreadPool& pool, const St
 DimensionResult collect(const Evaluation& e, const std::string& name) {
   DimensionResult r;
   r.name = name;
-  r.weight = find_dimension(name)->weight;
+  const Dimension& dimension = *find_dimension(name);
+  r.weight = dimension.weight;
   std::vector<double> values, weights;
   // VBench's filter keeps so many of a prompt.
   std::map<std::string, int> static_videos;
@@ -150,23 +150,24 @@ DimensionResult collect(const Evaluation& e, const std::string& name) {
   for (size_t i = 0; i < e.videos.size(); ++i) {
     const EvaluatedVideo& v = e.videos[i];
     if (!applies(v.item, name)) continue;
-    const auto score = v.measures.scores.find(name);
+    const auto found = v.measures.scores.find(name);
+    static const Score kNone{std::nullopt, "n/a"};
+    const Score& score = found == v.measures.scores.end() ? kNone : found->second;
     if (!v.skipped.empty()) {
       r.skipped.push_back({i, v.skipped});
-    } else if (filtered && score != v.measures.scores.end() && score->second.value && ++static_videos[v.item.prompt] > kStaticVideos) {
+    } else if (!score.value) {
+      r.skipped.push_back({i, score.reason});
+    } else if (filtered && ++static_videos[v.item.prompt] > kStaticVideos) {
       r.skipped.push_back({i, fmt::format("beyond the first {} static videos of its prompt", kStaticVideos)});
-    } else if (score != v.measures.scores.end() && score->second.value) {
-      r.videos.push_back({i, *score->second.value});
-      values.push_back(*score->second.value);
-      weights.push_back(score->second.weight);
     } else {
-      r.skipped.push_back({i, score == v.measures.scores.end() ? "n/a" : score->second.reason});
+      r.videos.push_back({i, *score.value});
+      values.push_back(*score.value);
+      weights.push_back(score.weight);
     }
   }
-  r.raw = weighted_mean(values, weights);
-  r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name, kResamples, weights);
-  const double scale = find_dimension(name)->video_scale;
-  r.raw /= scale;
+  const double scale = dimension.video_scale;
+  r.raw = weighted_mean(values, weights) / scale;
+  r.ci95 = bootstrap_mean_ci95(values, e.options.seed, name, weights);
   if (r.ci95) r.ci95 = {r.ci95->first / scale, r.ci95->second / scale};
   std::vector<ScoredVideo> order = r.videos;
   std::stable_sort(order.begin(), order.end(),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
@@ -248,10 +249,10 @@ class StaticFlickerMetric final : public Metric {
     if (f.index == 0) reason_ = raft_not_applicable(width_, height_);
     if (!reason_.empty()) return;
     PoolStream stream(f.pool);
-    RaftFrame now = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
-    if (before_) motion_.push_back(motion(*before_, now));
-    if (f.index == 0) first_ = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
-    before_ = std::move(now);
+    const auto now = std::make_shared<const RaftFrame>(networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_));
+    if (before_) motion_.push_back(motion(*before_, *now));
+    if (!first_) first_ = now;
+    before_ = now;
   }
   Score finish() override {
     if (!reason_.empty()) return {std::nullopt, reason_};
@@ -274,7 +275,7 @@ class StaticFlickerMetric final : public Metric {
   int64_t width_ = 0, height_ = 0;
   ThreadPool* pool_ = nullptr;
   std::string reason_;
-  std::optional<RaftFrame> first_, before_;
+  std::shared_ptr<const RaftFrame> first_, before_;
   std::vector<double> motion_;
 };
 

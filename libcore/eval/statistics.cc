@@ -51,13 +51,14 @@ double weighted_mean(const std::vector<double>& values, const std::vector<double
 }
 
 std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, uint64_t seed, std::string_view purpose,
-                                            int resamples, const std::vector<double>& weights) {
+                                            const std::vector<double>& weights) {
+  constexpr size_t kResamples = 2000;
   const size_t n = values.size();
   if (n < 2 || !std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }))
     return std::nullopt;
   const Random random(seed, RandomPurpose::kSample);
   const uint64_t series = fnv1a(purpose);
-  std::vector<double> means(static_cast<size_t>(resamples));
+  std::vector<double> means(kResamples);
   uint64_t draw = 0;
   for (double& mean : means) {
     // Sums of differences from the first value: equal values give their mean to the bit.

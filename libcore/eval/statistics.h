@@ -16,11 +16,11 @@ double weighted_mean(const std::vector<double>& values, const std::vector<double
 
 using Interval = std::pair<double, double>;
 
-// The percentile bootstrap of the mean: `resamples` draws of n values with replacement, the 2.5th and 97.5th
+// The percentile bootstrap of the mean: 2000 draws of n values with replacement, the 2.5th and 97.5th
 // percentile of their means (linear between neighbours). Draws come from Philox keyed by (seed, FNV-1a of `purpose`):
 // the same on every machine and for any number of threads. nullopt for fewer than two values or one not finite.
 // weights: of the values in each mean, none for equal ones.
 std::optional<Interval> bootstrap_mean_ci95(const std::vector<double>& values, uint64_t seed, std::string_view purpose,
-                                            int resamples = 2000, const std::vector<double>& weights = {});
+                                            const std::vector<double>& weights = {});
 
 }  // namespace megaslide

@@ -7,29 +7,13 @@
 #include "io/wan_names.h"
 #include "model/wan_params.h"
 #include "tests/model/network_driver.h"
+#include "tests/model/small_config.h"
 #include "tests/support/elementwise.h"
 
 namespace megaslide {
 namespace {
 
 using namespace testing_support;
-
-ModelConfig small_config(AttentionKind kind, DsaMode mode = DsaMode::kFull, DsaOffsets offsets = DsaOffsets::kNet,
-                         bool pooled = false) {
-  ModelConfig c;
-  c.dim = 24;
-  c.heads = 2;
-  c.ffn_dim = 40;
-  c.layers = 2;
-  c.in_channels = c.out_channels = 4;
-  c.text_dim = 10;
-  c.freq_dim = 16;
-  c.rope_max_seq_len = 32;
-  c.attention.kind = kind;
-  c.attention.window = {2, 3, 2};
-  c.attention.dsa = {.kernel = {3, 3, 3}, .reach = {1, 2, 2}, .mode = mode, .groups = 2, .offsets = offsets, .pooled = pooled};
-  return c;
-}
 
 const BatchShape kShape{.batch = 2, .frames = 3, .height = 4, .width = 5, .context_rows = 6};
 

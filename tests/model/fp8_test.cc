@@ -5,27 +5,13 @@
 
 #include "base/error.h"
 #include "tests/model/network_driver.h"
+#include "tests/model/small_config.h"
 #include "tests/support/elementwise.h"
 
 namespace megaslide {
 namespace {
 
 using namespace testing_support;
-
-ModelConfig config_of(AttentionKind kind) {
-  ModelConfig c;
-  c.dim = 24;
-  c.heads = 2;
-  c.ffn_dim = 40;
-  c.layers = 2;
-  c.in_channels = c.out_channels = 4;
-  c.text_dim = 10;
-  c.freq_dim = 16;
-  c.rope_max_seq_len = 32;
-  c.attention.kind = kind;
-  c.attention.dsa = {.kernel = {3, 3, 3}, .reach = {1, 2, 2}, .groups = 2};
-  return c;
-}
 
 // More rows than are multiplied at a time: 1,024; a timestep a frame, whose groups those runs end with.
 const BatchShape kSmall{.batch = 2, .frames = 3, .height = 4, .width = 5, .context_rows = 6},
@@ -64,7 +50,7 @@ TEST(Fp8Forward, IsNearBf16) {
     for (const BatchShape& shape : {kSmall, kLarge}) {
       if (kind == AttentionKind::kDense && shape == kLarge) continue;  // 1,800 keys: slow, and says no more
       SCOPED_TRACE(fmt::format("attention {}, {} rows", static_cast<int>(kind), shape.rows()));
-      const ModelConfig c = config_of(kind);
+      const ModelConfig c = small_config(kind);
       const Outcome plain = outcome(c, shape, DType::kBF16, false), fp8 = outcome(c, shape, DType::kBF16, true),
                     threaded = outcome(c, shape, DType::kBF16, true, 3);
       EXPECT_LE(relative_error(fp8.out, plain.out), kForward);
@@ -78,7 +64,7 @@ TEST(Fp8Forward, IsNearBf16) {
 }
 
 TEST(Fp8Forward, LeavesFp32Alone) {
-  const ModelConfig c = config_of(AttentionKind::kDense);
+  const ModelConfig c = small_config(AttentionKind::kDense);
   const Outcome plain = outcome(c, kSmall, DType::kF32, false), fp8 = outcome(c, kSmall, DType::kF32, true);
   EXPECT_EQ(fp8.out, plain.out);
   EXPECT_EQ(fp8.gradient, plain.gradient);
