@@ -271,7 +271,7 @@ void score_dimensions(Evaluation& e, const std::vector<std::string>& wanted,
       }
       if (imported == imports.end()) {
         e.withheld[name] = r.skipped.empty() ? "no video of the set belongs to it"
-                                             : fmt::format("{}no video has a score: {}", e.options.static_filter ? "insufficient: " : "", r.skipped[0].reason);
+                                             : fmt::format("{}no video has a score: {}", e.options.static_filter && name == "temporal_flickering" ? "insufficient: " : "", r.skipped[0].reason);
         continue;
       }
     }
