@@ -1,6 +1,7 @@
 #include "eval/network_metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -177,17 +178,14 @@ class SmoothnessMetric final : public Metric {
     if (f.index == 0) reason_ = amt_not_applicable(p.width, p.height);
     trace_.push_back(std::numeric_limits<double>::quiet_NaN());
     if (!reason_.empty()) return;
-    if (f.index % 2 == 1) {
-      between_ = p.rgb;
-      return;
-    }
-    if (f.index >= 2) {
+    if (const std::optional<MotionTriple> t = motion_triple_ending_at(f.index)) {
       PoolStream stream(f.pool);
-      const std::vector<uint8_t> predicted = networks_.amt().between(stream, before_.data(), p.rgb.data(), p.width, p.height);
-      differences_.push_back(mean_byte_difference(predicted.data(), between_.data(), static_cast<int64_t>(predicted.size())));
-      trace_[static_cast<size_t>(f.index) - 1] = differences_.back();
+      const std::vector<uint8_t> &before = kept_[parity(t->before)], &between = kept_[parity(t->between)];
+      const std::vector<uint8_t> predicted = networks_.amt().between(stream, before.data(), p.rgb.data(), p.width, p.height);
+      differences_.push_back(mean_byte_difference(predicted.data(), between.data(), static_cast<int64_t>(predicted.size())));
+      trace_[static_cast<size_t>(t->between)] = differences_.back();
     }
-    before_ = p.rgb;
+    kept_[parity(f.index)] = p.rgb;
   }
   Score finish() override {
     if (!reason_.empty()) return {std::nullopt, reason_};
@@ -196,9 +194,10 @@ class SmoothnessMetric final : public Metric {
   }
 
  private:
+  static size_t parity(int64_t index) { return static_cast<size_t>(index % 2); }
   const EvalNetworks& networks_;
   std::string reason_;
-  std::vector<uint8_t> before_, between_;
+  std::array<std::vector<uint8_t>, 2> kept_;  // the last two frames, by the parity of their indices
   std::vector<double> differences_, trace_;
 };
 

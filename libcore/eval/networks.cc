@@ -43,7 +43,7 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
   };
   const auto open = [&](const char* network, const char* prefix = "") {
     const NetworkWeights file = NetworkWeights::open(weights.networks.at(network), prefix);
-    used_[network] = {file.path(), file.sha256()};
+    used_[network] = {file.path(), file.sha256(), published_licence(network)};
     return file;
   };
   if (wanted("dino_vitb16")) dino_ = std::make_unique<DinoNetwork>(DinoNetwork::load(stream, open("dino_vitb16"), compute));
@@ -65,7 +65,7 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
 void EvalNetworks::load_tokenizer(const WeightsReport& weights) {
   const std::string path = vocabulary_path(weights.folder);
   tokenizer_ = std::make_unique<ClipTokenizer>(ClipTokenizer::open(path));
-  used_["clip_vocabulary"] = {path, sha256_file(path)};
+  used_["clip_vocabulary"] = {path, sha256_file(path), published_licence("clip_vit_b32")};
 }
 
 void EvalNetworks::require_vocabulary(int64_t ids, const std::string& path) const {

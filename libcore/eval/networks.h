@@ -21,6 +21,7 @@ namespace megaslide {
 
 struct UsedNetwork {
   std::string path, sha256;
+  std::string licence;  // of the published file; the user's own may differ
 };
 
 class EvalNetworks {

@@ -25,6 +25,9 @@ std::string report_html(const Evaluation& e);
 // (report_json), NAME_videos.csv, NAME_frames.csv. Creates the folder. Each file appears whole.
 void write_results(const Evaluation& e, const std::string& folder, const std::string& name);
 
+// How pictures became colours, and whether VBench's static filter was applied.
+std::string decoder_text(const EvalOptions& options);
+std::string static_filter_text(const EvalOptions& options);
 // "0.943282", "inf"
 std::string format_score(double value);
 // Why dimensions are withheld: reason -> names, few reasons, in the order of dimensions().

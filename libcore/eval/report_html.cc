@@ -352,12 +352,15 @@ std::string video_table(const Evaluation& e) {
 
 std::string provenance_section(const Evaluation& e) {
   std::vector<std::string> lines{
-      fmt::format("eval-vbench {}, decoder libav, colours by tags", megaslide_version()),
+      fmt::format("eval-vbench {}, decoder {}", megaslide_version(), decoder_text(e.options)),
       fmt::format("bootstrap: 2000 resamples over videos, percentile interval, seed {}", e.options.seed),
-      "VBench's static filter is not applied to temporal_flickering", "bounds and weights: VBench at 45e79ec"};
+      fmt::format("VBench's static filter before temporal_flickering: {}", static_filter_text(e.options)), "bounds and weights: VBench at 45e79ec"};
   if (!e.options.prompts.empty())
     lines.push_back(fmt::format("prompts: {}, {} videos each", e.options.prompts, e.options.videos_a_prompt));
   if (!e.options.reference.empty()) lines.push_back("reference: " + e.options.reference);
+  for (const auto& [name, n] : e.networks)
+    lines.push_back(fmt::format("{}: {}, SHA-256 {}, published under {}", name, n.path, n.sha256, n.licence));
+  if (!e.networks.empty()) lines.push_back(fmt::format("products of networks in {}", e.options.compute == DType::kBF16 ? "bf16" : "fp32"));
   for (const DimensionResult& r : e.dimensions) {
     if (!r.imported_from.empty()) lines.push_back(fmt::format("{}: imported from {}", r.name, r.imported_from));
   }

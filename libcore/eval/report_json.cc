@@ -82,17 +82,17 @@ Json video_json(const EvaluatedVideo& v) {
 
 Json provenance_json(const Evaluation& e) {
   const EvalOptions& o = e.options;
-  Json j{{"program", "megaslide eval-vbench"}, {"version", megaslide_version()}, {"decoder", e.options.compat ? "libav, BT.601 as OpenCV" : "libav, by colour tags"}};
+  Json j{{"program", "megaslide eval-vbench"}, {"version", megaslide_version()}, {"decoder", decoder_text(e.options)}};
   j["inputs"] = o.inputs;
   j["prompts"] = o.prompts.empty() ? Json(nullptr) : Json(o.prompts);
   j["videos_a_prompt"] = o.prompts.empty() ? Json(nullptr) : Json(o.videos_a_prompt);
   j["reference"] = o.reference.empty() ? Json(nullptr) : Json(o.reference);
   j["imports"] = o.imports;
   Json weights = Json::object();
-  for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}};
+  for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}, {"published_licence", n.licence}};
   j["weights"] = std::move(weights);
   if (!e.networks.empty()) j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
-  j["static_filter"] = o.static_filter ? "applied: RAFT, the first five static videos of a prompt" : "not applied";
+  j["static_filter"] = static_filter_text(o);
   j["bootstrap"] = {{"resamples", 2000}, {"seed", o.seed}, {"interval", "percentile, 95%"}};
   j["clamped"] = o.clamp;
   return j;

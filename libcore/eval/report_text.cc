@@ -91,6 +91,12 @@ std::string format_score(double value) {
   return fmt::format("{:.6f}", value);
 }
 
+std::string decoder_text(const EvalOptions& options) { return options.compat ? "libav, BT.601 as OpenCV" : "libav, by colour tags"; }
+
+std::string static_filter_text(const EvalOptions& options) {
+  return options.static_filter ? "applied: RAFT, the first five static videos of a prompt" : "not applied";
+}
+
 std::vector<std::pair<std::string, std::vector<std::string>>> withheld_groups(const Evaluation& e) {
   std::vector<std::pair<std::string, std::vector<std::string>>> groups;
   for (const Dimension& d : dimensions()) {

@@ -13,17 +13,18 @@ namespace {
 
 struct Published {
   std::string_view network, where;  // what to fetch: a repository of Hugging Face, or a file
-  std::string_view licence;         // where it binds users to non-commercial use
+  std::string_view licence;         // as stated beside the published weights or the code that they come with
+  bool non_commercial = false;
 };
 constexpr std::array kPublished{
-    Published{"dino_vitb16", "facebook/dino-vitb16", ""},
-    Published{"clip_vit_b32", "openai/clip-vit-base-patch32", ""},
-    Published{"clip_vit_l14", "openai/clip-vit-large-patch14", ""},
-    Published{"aesthetic_head", "LAION's sa_0_4_vit_l_14_linear.pth", ""},
-    Published{"viclip_l14", "ViClip-InternVid-10M-FLT.pth", ""},
-    Published{"raft_things", "raft-things.pth", ""},
-    Published{"musiq_spaq", "musiq_spaq_ckpt-358bb6af.pth", "PolyForm Noncommercial 1.0.0"},
-    Published{"amt_s", "amt-s.pth", "CC BY-NC 4.0"},
+    Published{"dino_vitb16", "facebook/dino-vitb16", "Apache-2.0"},
+    Published{"clip_vit_b32", "openai/clip-vit-base-patch32", "MIT"},
+    Published{"clip_vit_l14", "openai/clip-vit-large-patch14", "MIT"},
+    Published{"aesthetic_head", "LAION's sa_0_4_vit_l_14_linear.pth", "MIT"},
+    Published{"viclip_l14", "ViClip-InternVid-10M-FLT.pth", "Apache-2.0"},
+    Published{"raft_things", "raft-things.pth", "BSD-3-Clause"},
+    Published{"musiq_spaq", "musiq_spaq_ckpt-358bb6af.pth", "PolyForm Noncommercial 1.0.0", true},
+    Published{"amt_s", "amt-s.pth", "CC BY-NC 4.0", true},
 };
 const Published& published(std::string_view network) {
   const auto at = std::ranges::find(kPublished, network, &Published::network);
@@ -32,6 +33,11 @@ const Published& published(std::string_view network) {
 }
 
 }  // namespace
+
+std::string published_licence(std::string_view network) {
+  const auto at = std::ranges::find(kPublished, network, &Published::network);
+  return at == kPublished.end() ? std::string() : std::string(at->licence);
+}
 
 bool WeightsReport::serves(const Dimension& d) const {
   return d.missing.empty() && std::ranges::all_of(d.networks, [&](std::string_view n) { return networks.contains(std::string(n)); });
@@ -63,7 +69,7 @@ WeightsReport inspect_weights(const std::string& folder, std::vector<std::string
         const std::string path = (fs::path(folder) / fmt::format("{}{}", n, extension)).string();
         if (!fs::exists(path, ec) || !report.networks.emplace(n, path).second) continue;
         if (!d.missing.empty()) unused.emplace_back(n);
-        else if (!published(n).licence.empty())
+        else if (published(n).non_commercial)
           warnings.push_back(fmt::format("{}: published under {}: for non-commercial use", path, published(n).licence));
       }
     }

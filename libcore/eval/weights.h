@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "eval/dimensions.h"
@@ -21,5 +22,8 @@ struct WeightsReport {
 // are there and cannot be run, and the licences of those that bind their users to non-commercial use. Throws a usage Error when
 // the folder does not exist.
 WeightsReport inspect_weights(const std::string& folder, std::vector<std::string>& warnings);
+
+// The licence under which a network's weights are published ("MIT"); empty for a name that is none of theirs.
+std::string published_licence(std::string_view network);
 
 }  // namespace megaslide

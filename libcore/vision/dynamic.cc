@@ -44,15 +44,6 @@ DynamicVerdict dynamic_verdict(const std::vector<double>& motion, int64_t frames
   return d;
 }
 
-std::vector<std::pair<int64_t, int64_t>> static_filter_pairs(int64_t n) {
-  MS_CHECK(n >= 2);
-  std::vector<std::pair<int64_t, int64_t>> pairs;
-  for (int64_t i = 0; i + 1 < n; ++i) pairs.emplace_back(i, i + 1);
-  pairs.emplace_back(0, n - 1);
-  pairs.emplace_back(n - 1, 0);
-  return pairs;
-}
-
 StaticVerdict static_verdict(const std::vector<double>& motion, int64_t width, int64_t height) {
   MS_CHECK(motion.size() >= 3, "{} pairs", motion.size());
   const auto ends = motion.end() - 2;

@@ -3,7 +3,6 @@
 // they were decoded. All motion is in pixels between the two frames of a pair.
 #pragma once
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -24,16 +23,13 @@ struct DynamicVerdict {
 // motion: largest_motion of neighbours among the `frames` frames that were looked at, frames − 1 values.
 DynamicVerdict dynamic_verdict(const std::vector<double>& motion, int64_t frames, int64_t width, int64_t height);
 
-// Pairs whose flows the static filter needs, of n ≥ 2 frames: neighbours, then (0, n − 1) and (n − 1, 0).
-std::vector<std::pair<int64_t, int64_t>> static_filter_pairs(int64_t n);
-
 struct StaticVerdict {
   double threshold = 0;   // τ = 3·min(H,W)/256
   int64_t allowed = 0;    // K = n/8 to nearest, ties to even
   int64_t count = 0;      // of neighbours whose motion is above τ
   bool is_static = true;  // count ≤ K, and neither of the last two is above 2·K·τ
 };
-// motion: of static_filter_pairs, in their order.
+// motion: of all n − 1 neighbours in order, then from the first frame to the last, and from the last to the first.
 StaticVerdict static_verdict(const std::vector<double>& motion, int64_t width, int64_t height);
 
 }  // namespace megaslide

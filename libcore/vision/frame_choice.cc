@@ -21,10 +21,9 @@ int64_t dynamic_interval(double fps) {
   return static_cast<int64_t>(std::nearbyint(std::min(fps, 1e9) / 8));
 }
 
-std::vector<MotionTriple> motion_triples(int64_t frames) {
-  std::vector<MotionTriple> out;
-  for (int64_t i = 0; i + 2 < frames; i += 2) out.push_back({i, i + 2, i + 1});
-  return out;
+std::optional<MotionTriple> motion_triple_ending_at(int64_t index) {
+  if (index < 2 || index % 2 != 0) return std::nullopt;
+  return MotionTriple{index - 2, index, index - 1};
 }
 
 }  // namespace megaslide

@@ -2,6 +2,7 @@
 // frames; indices begin at 0.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace megaslide {
@@ -16,6 +17,7 @@ int64_t dynamic_interval(double fps);
 struct MotionTriple {
   int64_t before, after, between;
 };
-std::vector<MotionTriple> motion_triples(int64_t frames);
+// The triple whose last frame is frame `index`, nullopt where there is none.
+std::optional<MotionTriple> motion_triple_ending_at(int64_t index);
 
 }  // namespace megaslide

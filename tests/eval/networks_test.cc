@@ -244,6 +244,38 @@ TEST_F(NetworkDimensions, WholeEvaluationSaysWhatScoredIt) {
   EXPECT_NEAR(subject.raw, sum / frames, 1e-15);
 }
 
+// Odd videos among good ones: each costs itself alone, and every report stays what its readers parse.
+TEST_F(NetworkDimensions, OddVideosAndTextsCostThemselvesAlone) {
+  const std::string mixed = MEGASLIDE_TEST_DATA "/eval/mixed/", longest(300, 'x'), odd = "a \"red\" fox,\nor <b>it's</b> &amp;\ttwo \xF0\x9F\xA6\x8A";
+  folder_.copy(mixed + "small.mkv", "v/" + std::string(251, 'n') + ".mkv");
+  folder_.copy(mixed + "one.mkv", "v/one.mkv");
+  folder_.write("v/broken.mkv", "<!DOCTYPE html>");
+  const nlohmann::json manifest{{{"path", "v/" + std::string(251, 'n') + ".mkv"}, {"prompt", odd}, {"appearance_style", "\"van\"\ngogh"}},
+                                {{"path", "v/one.mkv"}, {"prompt", "a fox"}},
+                                {{"path", "v/broken.mkv"}, {"prompt", "a fox"}},
+                                {{"path", "v/" + longest + ".mkv"}, {"prompt", std::string(400, 'y')}}};
+  EvalOptions o;
+  o.inputs = {folder_.write("set.json", manifest.dump())};
+  o.weights = folder_ / "w";
+  o.thumbnails = true;
+  o.threads = 2;
+  const Evaluation e = evaluate(o);
+  EXPECT_EQ(finish_evaluation(e, {}, false), 0);
+  const auto json = nlohmann::json::parse(report_json(e));
+  std::string reasons;
+  for (const SkippedVideo& v : e.find("subject_consistency")->skipped) reasons += e.videos[v.video].item.path + ": " + v.reason + "\n";
+  EXPECT_EQ(json["dimensions"]["subject_consistency"]["n"], 1);
+  for (const std::string& part : {std::string("one.mkv: n/a: needs at least 2 frames"), std::string("broken.mkv: "), longest + ".mkv: "})
+    expect_contains(reasons, part);
+  EXPECT_EQ(json["dimensions"]["aesthetic_quality"]["n"], 2);
+  EXPECT_EQ(json["dimensions"]["appearance_style"]["n"], 1);
+  EXPECT_EQ(json["dimensions"]["overall_consistency"]["n"], 2);
+  const std::string html = report_html(e);
+  EXPECT_EQ(html.find("<b>it's"), std::string::npos);
+  for (const char* licence : {"published under Apache-2.0", "published under PolyForm Noncommercial 1.0.0", "published under CC BY-NC 4.0"}) expect_contains(html, licence);
+  write_results(e, folder_ / "out", "odd");
+}
+
 // The second run reads what the first has kept; other weights or a damaged entry are computed again.
 TEST_F(NetworkDimensions, ScoresAreKept) {
   EvalOptions o;
@@ -277,6 +309,10 @@ TEST_F(NetworkDimensions, FilesThatAreNoSuchNetworkEndTheRunBeforeAnyVideo) {
   expect_contains(error_of(load), "missing: \"cls_token\"");
   folder_.write("w/dino_vitb16.safetensors", read_file(vbench_data("dino_hub")).substr(0, 5000));
   expect_contains(error_of(load), "dino_vitb16.safetensors");
+  HostTensor token = vbench_golden("dino_hub", "cls_token");
+  token.f32()[3] = std::numeric_limits<float>::quiet_NaN();
+  AlteredWeights("dino_hub").drop("cls_token").add("cls_token", token).write(folder_ / "w/dino_vitb16.safetensors");
+  expect_contains(error_of(load), "cls_token");
   folder_.copy(vbench_data("dino_hub"), "w/dino_vitb16.safetensors");
   folder_.write("w/merges.txt", "#version: 0.2\na b\n");
   expect_contains(error_of(load), "knows 600 ids, the vocabulary");
