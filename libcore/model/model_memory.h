@@ -19,7 +19,7 @@ class ModelMemory {
   virtual Stream& stream() = 0;  // of all work on this memory
   // Zeroed for the stream, aligned to 256 bytes. Throws Error where no room is left.
   virtual void* allocate(int64_t bytes, const char* name) = 0;
-  // At once: nothing that is under way uses it.
+  // At once: no copy from or to it is under way. The stream's work so far may use it: what is allocated next comes behind that.
   virtual void release(void* memory) = 0;
   virtual int64_t available() const = 0;  // bytes, of which a block takes rounded() ones
   static int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }

@@ -1,10 +1,10 @@
 #include "vision/clip.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_cursor.h"
-#include "kernels/memory/memory.h"
 
 namespace megaslide {
 namespace {
@@ -47,7 +47,7 @@ const std::vector<std::string>& buffers() {
 
 }  // namespace
 
-ClipNetwork ClipNetwork::load(Stream& stream, const NetworkWeights& file, DType compute) {
+ClipNetwork ClipNetwork::load(const Place& place, const NetworkWeights& file, DType compute) {
   const Names& n = file.has(hugging_face().class_token) ? hugging_face() : openai();
   const TransformerShape shape = transformer_shape(file, n.blocks, kEps, MlpActivation::kQuickGelu, false);
   std::map<std::string, Shape> expected;
@@ -73,29 +73,30 @@ ClipNetwork ClipNetwork::load(Stream& stream, const NetworkWeights& file, DType 
   ClipNetwork c;
   c.image_size_ = grid * side;
   c.logit_scale_ = std::exp(static_cast<double>(file.read("logit_scale").f32()[0]));
-  c.embedding_ = {stream, file.read(n.patches), {}, products_for(stream, compute)};
-  c.places_ = file.read(n.places);
+  c.embedding_ = {place, file.read(n.patches), {}, products_for(place, compute)};
+  HostTensor table = file.read(n.places);
   const HostTensor class_token = file.read(n.class_token), projection = file.read(n.projection);
-  add_in_place(stream, c.places_.f32(), class_token.f32(), shape.width);
-  c.before_ = AffineNorm(file, n.before, kEps);
-  c.after_ = AffineNorm(file, n.after, kEps);
-  c.transformer_ = {stream, file, shape, n.blocks, compute};
-  c.projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
-  c.text_ = {stream, file, text, n.text, compute};
+  for (int64_t i = 0; i < shape.width; ++i) table.f32()[i] += class_token.f32()[i];
+  c.places_ = {place, std::move(table)};
+  c.before_ = AffineNorm(place, file, n.before, kEps);
+  c.after_ = AffineNorm(place, file, n.after, kEps);
+  c.transformer_ = {place, file, shape, n.blocks, compute};
+  c.projection_ = {place, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
+  c.text_ = {place, file, text, n.text, compute};
   return c;
 }
 
-HostTensor ClipNetwork::image_features(Stream& stream, const HostTensor& pixels) const {
+HostTensor ClipNetwork::image_features(const Place& place, const HostTensor& pixels) const {
   const ImageSizes n = image_sizes(pixels);
   if (n.height != image_size_ || n.width != image_size_)
     throw Error(fmt::format("a picture of {}×{} pixels, where this CLIP takes {}×{}", n.width, n.height, image_size_, image_size_));
-  HostTensor x = embedding_.tokens(stream, pixels, n.count, places_);
+  PlacedTensor x = embedding_.tokens(place, pixels, n.count, places_);
   const int64_t tokens = places_.shape()[0];
-  before_.forward(stream, x.f32(), x.f32(), n.count * tokens, DType::kF32);
-  HostTensor last = transformer_.forward(stream, x.f32(), n.count, tokens, 0), features(DType::kF32, {n.count, embed()});
-  after_.forward(stream, last.f32(), last.f32(), n.count, DType::kF32);
-  projection_.forward(stream, features.f32(), last.f32(), n.count);
-  return features;
+  before_.forward(place, x.f32(), x.f32(), n.count * tokens, DType::kF32);
+  PlacedTensor last = transformer_.forward(place, x.f32(), n.count, tokens, 0), features(place, DType::kF32, {n.count, embed()});
+  after_.forward(place, last.f32(), last.f32(), n.count, DType::kF32);
+  projection_.forward(place, features.f32(), last.f32(), n.count);
+  return features.to_host(place);
 }
 
 }  // namespace megaslide

@@ -17,7 +17,7 @@ class ClipNetwork {
  public:
   // Throws Error that lists every tensor that is missing, unknown or of another shape. compute: kF32 or kBF16 (products of the blocks
   // and the patches only).
-  static ClipNetwork load(Stream& stream, const NetworkWeights& file, DType compute = DType::kF32);
+  static ClipNetwork load(const Place& place, const NetworkWeights& file, DType compute = DType::kF32);
 
   int64_t image_size() const { return image_size_; }  // S, of the side of a picture
   int64_t embed() const { return text_.embed(); }
@@ -28,9 +28,9 @@ class ClipNetwork {
 
   // pixels: F32 [3,S,S], or [N,3,S,S] for several pictures, normalised with CLIP's mean and deviation. Gives F32 [N, embed], not
   // normalised. The last bits of a picture's feature depend on how many are given with it, on nothing else. Throws Error for another size.
-  HostTensor image_features(Stream& stream, const HostTensor& pixels) const;
+  HostTensor image_features(const Place& place, const HostTensor& pixels) const;
   // ids as TextTower::feature takes them. Gives F32 [embed], not normalised.
-  HostTensor text_features(Stream& stream, const std::vector<int64_t>& ids) const { return text_.feature(stream, ids); }
+  HostTensor text_features(const Place& place, const std::vector<int64_t>& ids) const { return text_.feature(place, ids); }
 
  private:
   ClipNetwork() = default;
@@ -38,7 +38,7 @@ class ClipNetwork {
   int64_t image_size_ = 0;
   double logit_scale_ = 0;
   PatchEmbedding embedding_;
-  HostTensor places_;  // (1 + g², width), the class token in row 0
+  PlacedTensor places_;  // (1 + g², width), the class token in row 0
   AffineNorm before_, after_;
   Transformer transformer_;
   PackedLinear projection_;  // fp32

@@ -49,7 +49,7 @@ Taps taps(int64_t i, int64_t from, int64_t to) {
 
 }  // namespace
 
-DinoNetwork DinoNetwork::load(Stream& stream, const NetworkWeights& file, DType compute) {
+DinoNetwork DinoNetwork::load(const Place& place, const NetworkWeights& file, DType compute) {
   const Names& names = file.has(hugging_face_names().class_token) ? hugging_face_names() : hub_names();
   const TransformerShape shape = transformer_shape(file, names.blocks, kEps, MlpActivation::kGelu, false);
   const Shape kernel = file.shape(names.patches + ".weight"), table = file.shape(names.places);
@@ -70,9 +70,9 @@ DinoNetwork DinoNetwork::load(Stream& stream, const NetworkWeights& file, DType 
   file.require(expected, {"pooler.dense.weight", "pooler.dense.bias"});
   d.class_token_ = file.read(names.class_token);
   d.table_ = file.read(names.places);
-  d.embedding_ = {stream, file.read(names.patches + ".weight"), file.read(names.patches + ".bias"), products_for(stream, compute)};
-  d.transformer_ = {stream, file, shape, names.blocks, compute};
-  d.norm_ = AffineNorm(file, names.norm, kEps);
+  d.embedding_ = {place, file.read(names.patches + ".weight"), file.read(names.patches + ".bias"), products_for(place, compute)};
+  d.transformer_ = {place, file, shape, names.blocks, compute};
+  d.norm_ = AffineNorm(place, file, names.norm, kEps);
   return d;
 }
 
@@ -119,14 +119,14 @@ HostTensor DinoNetwork::places(int64_t height, int64_t width_) const {
   return out;
 }
 
-HostTensor DinoNetwork::features(Stream& stream, const HostTensor& pixels) const {
+HostTensor DinoNetwork::features(const Place& place, const HostTensor& pixels) const {
   const ImageSizes n = image_sizes(pixels);
   if (n.height < patch() || n.width < patch())
     throw Error(fmt::format("a picture of {}×{} pixels holds no patch of {}×{}", n.width, n.height, patch(), patch()));
-  HostTensor x = embedding_.tokens(stream, pixels, n.count, places(n.height, n.width));
-  HostTensor feature = transformer_.forward(stream, x.f32(), n.count, x.shape()[1], 0);
-  norm_.forward(stream, feature.f32(), feature.f32(), n.count, DType::kF32);
-  return feature;
+  PlacedTensor x = embedding_.tokens(place, pixels, n.count, {place, places(n.height, n.width)});
+  PlacedTensor feature = transformer_.forward(place, x.f32(), n.count, x.shape()[1], 0);
+  norm_.forward(place, feature.f32(), feature.f32(), n.count, DType::kF32);
+  return feature.to_host(place);
 }
 
 }  // namespace megaslide

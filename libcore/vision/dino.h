@@ -14,7 +14,7 @@ namespace megaslide {
 class DinoNetwork {
  public:
   // Throws Error that lists every tensor that is missing, unknown or of another shape. compute: kF32 or kBF16 (products only).
-  static DinoNetwork load(Stream& stream, const NetworkWeights& file, DType compute = DType::kF32);
+  static DinoNetwork load(const Place& place, const NetworkWeights& file, DType compute = DType::kF32);
 
   int64_t width() const { return embedding_.width(); }
   int64_t patch() const { return embedding_.side(); }
@@ -22,7 +22,7 @@ class DinoNetwork {
   // pixels: F32 [3,H,W], or [N,3,H,W] for several pictures of one size, normalised (mean and deviation of ImageNet); rows and columns
   // beyond whole patches are not read. Gives the class token after the last norm, F32 [N, width], not normalised. The last bits of
   // a picture's feature depend on how many are given with it, on nothing else. Throws Error for pictures smaller than a patch.
-  HostTensor features(Stream& stream, const HostTensor& pixels) const;
+  HostTensor features(const Place& place, const HostTensor& pixels) const;
 
   // The places of a picture of `rows` × `columns` patches, F32 [rows·columns, width]: the stored table resized, bicubic with
   // a = −0.75, source (i + ½)·g/(n + 0.1) − ½ for n places out of g, borders repeated.

@@ -45,7 +45,7 @@ MusiqNetwork MusiqNetwork::load(Stream& stream, const NetworkWeights& file, int6
   m.positions_ = file.read(kPositions);
   m.scales_ = file.read(kScales);
   m.transformer_ = {stream, file, shape, block_names(), DType::kF32};
-  m.norm_ = AffineNorm(file, kNorm, kEps);
+  m.norm_ = AffineNorm(stream, file, kNorm, kEps);
   m.head_weight_ = file.read("head.weight");
   m.head_bias_ = file.read("head.bias");
   return m;
@@ -68,9 +68,9 @@ HostTensor MusiqNetwork::class_feature(Stream& stream, const HostTensor& embeddi
     float* to = x.f32() + (1 + i) * w;
     for (int64_t c = 0; c < w; ++c) to[c] = from[c] + position[c] + scale[c];
   }
-  HostTensor feature = transformer_.forward(stream, x.f32(), 1, 1 + n, 0);
+  PlacedTensor feature = transformer_.forward(stream, x.f32(), 1, 1 + n, 0);
   norm_.forward(stream, feature.f32(), feature.f32(), 1, DType::kF32);
-  return feature;
+  return feature.to_host(stream);
 }
 
 double MusiqNetwork::score_of(const HostTensor& class_feature) const {

@@ -9,67 +9,71 @@
 namespace megaslide {
 namespace {
 
-HostTensor in_dtype(Stream& stream, const HostTensor& t, DType dtype) {
-  HostTensor out(dtype, t.shape());
-  cast_operand(stream, out.data(), t.f32(), t.elements(), dtype);
+// Values of the processor's at a place, rounded to `dtype`.
+PlacedTensor in_dtype(const Place& place, const HostTensor& t, DType dtype) {
+  const PlacedInput values(place, t);
+  PlacedTensor out(place, dtype, t.shape());
+  cast_operand(place.stream(), out.data(), values.f32(), t.elements(), dtype);
   return out;
 }
 
 }  // namespace
 
-Products products_for(const Stream& stream, DType compute) {
+Products products_for(const Place& place, DType compute) {
   MS_CHECK(compute == DType::kF32 || compute == DType::kBF16, "{}", dtype_name(compute));
   if (compute == DType::kBF16) return Products::kBf16;
-  return split_linear_serves(stream) ? Products::kSplit : Products::kFloat;
+  return split_linear_serves(place.stream()) ? Products::kSplit : Products::kFloat;
 }
 
 int64_t parts_bytes(Products p, int64_t rows, int64_t width) { return p == Products::kSplit ? split_operand_bytes(rows, width) : 0; }
 
-const void* operand_of(Stream& stream, Products p, const void* rows_in, int64_t rows, int64_t width, void* parts) {
+const void* operand_of(const Place& place, Products p, const void* rows_in, int64_t rows, int64_t width, void* parts) {
   if (p != Products::kSplit) return rows_in;
-  split_operand(stream, parts, static_cast<const float*>(rows_in), rows, width);
+  split_operand(place.stream(), parts, static_cast<const float*>(rows_in), rows, width);
   return parts;
 }
 
-PackedLinear::PackedLinear(Stream& stream, const HostTensor& w, const HostTensor& bias, Products products) : products_(products) {
+PackedLinear::PackedLinear(const Place& place, const HostTensor& w, const HostTensor& bias, Products products) : products_(products) {
   MS_CHECK(w.shape().size() == 2 && (bias.empty() || bias.elements() == w.shape()[0]), "{} and {}", to_string(w.shape()), to_string(bias.shape()));
   n_ = w.shape()[0];
   k_ = w.shape()[1];
   const DType dtype = dtype_of(products);
-  packed_ = HostTensor(DType::kU8, {products == Products::kSplit ? split_linear_packed_bytes(n_, k_) : linear_packed_bytes(n_, k_, dtype, PackFor::kForward)});
+  packed_ = PlacedTensor(place, DType::kU8, {products == Products::kSplit ? split_linear_packed_bytes(n_, k_) : linear_packed_bytes(n_, k_, dtype, PackFor::kForward)});
   if (products == Products::kSplit) {
-    split_linear_pack(stream, packed_.data(), w.f32(), n_, k_);
+    split_linear_pack(place.stream(), packed_.data(), w.f32(), n_, k_);
+  } else if (dtype == DType::kF32) {
+    linear_pack(place.stream(), packed_.data(), PlacedInput(place, w).f32(), n_, k_, dtype, PackFor::kForward);
   } else {
-    const HostTensor narrow = dtype == DType::kF32 ? HostTensor() : in_dtype(stream, w, dtype);
-    linear_pack(stream, packed_.data(), narrow.empty() ? w.data() : narrow.data(), n_, k_, dtype, PackFor::kForward);
+    linear_pack(place.stream(), packed_.data(), in_dtype(place, w, dtype).data(), n_, k_, dtype, PackFor::kForward);
   }
-  if (!bias.empty()) bias_ = in_dtype(stream, bias, dtype);
+  if (!bias.empty()) bias_ = in_dtype(place, bias, dtype);
+  place.finish();  // the weights may go
 }
 
-void PackedLinear::forward(Stream& stream, float* y, const void* x, int64_t rows) const {
+void PackedLinear::forward(const Place& place, float* y, const void* x, int64_t rows) const {
   if (products_ == Products::kSplit)
-    split_linear_forward(stream, y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, false);
+    split_linear_forward(place.stream(), y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, false);
   else
-    linear_forward(stream, y, x, packed_.data(), bias(), rows, n_, k_, dtype_of(products_));
+    linear_forward(place.stream(), y, x, packed_.data(), bias(), rows, n_, k_, dtype_of(products_));
 }
 
-void PackedLinear::narrow_forward(Stream& stream, void* y, const void* x, int64_t rows) const {
+void PackedLinear::narrow_forward(const Place& place, void* y, const void* x, int64_t rows) const {
   if (products_ == Products::kBf16)
-    linear_operand(stream, y, x, packed_.data(), bias(), rows, n_, k_, DType::kBF16);
+    linear_operand(place.stream(), y, x, packed_.data(), bias(), rows, n_, k_, DType::kBF16);
   else
-    forward(stream, static_cast<float*>(y), x, rows);
+    forward(place, static_cast<float*>(y), x, rows);
 }
 
-void PackedLinear::activated_parts(Stream& stream, void* y_parts, const void* x, int64_t rows, MlpActivation f) const {
+void PackedLinear::activated_parts(const Place& place, void* y_parts, const void* x, int64_t rows, MlpActivation f) const {
   MS_CHECK(products_ == Products::kSplit, "of products by parts alone");
-  split_linear_activation(stream, y_parts, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, f);
+  split_linear_activation(place.stream(), y_parts, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, f);
 }
 
-void PackedLinear::add(Stream& stream, float* y, const void* x, int64_t rows) const {
+void PackedLinear::add(const Place& place, float* y, const void* x, int64_t rows) const {
   if (products_ == Products::kSplit)
-    split_linear_forward(stream, y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, true);
+    split_linear_forward(place.stream(), y, x, packed_.data(), static_cast<const float*>(bias()), rows, n_, k_, true);
   else
-    linear_gated_add(stream, y, nullptr, y, nullptr, x, packed_.data(), bias(), rows, n_, k_, 0, rows, 0, dtype_of(products_));
+    linear_gated_add(place.stream(), y, nullptr, y, nullptr, x, packed_.data(), bias(), rows, n_, k_, 0, rows, 0, dtype_of(products_));
 }
 
 HostTensor transposed(const HostTensor& matrix) {

@@ -11,13 +11,13 @@ class PatchEmbedding {
  public:
   PatchEmbedding() = default;
   // kernel: F32 [width, channels, …, side, side], other extents 1; bias: F32 [width] or empty.
-  PatchEmbedding(Stream& stream, const HostTensor& kernel, const HostTensor& bias, Products products);
+  PatchEmbedding(const Place& place, const HostTensor& kernel, const HostTensor& bias, Products products);
 
   int64_t side() const { return side_; }
   int64_t width() const { return linear_.outputs(); }
   // images: F32 (samples·frames, 3, height, width). places: F32 (1 + frames·patches, width), row 0 the whole class token. Gives
   // F32 (samples, 1 + frames·patches, width).
-  HostTensor tokens(Stream& stream, const HostTensor& images, int64_t samples, const HostTensor& places) const;
+  PlacedTensor tokens(const Place& place, const HostTensor& images, int64_t samples, const PlacedTensor& places) const;
 
  private:
   int64_t side_ = 0, channels_ = 0;

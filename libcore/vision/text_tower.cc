@@ -1,10 +1,10 @@
 #include "vision/text_tower.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_cursor.h"
-#include "kernels/memory/memory.h"
 
 namespace megaslide {
 
@@ -33,13 +33,13 @@ TransformerShape TextTower::expect(std::map<std::string, Shape>& expected, const
   return s;
 }
 
-TextTower::TextTower(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TextTowerNames& n, DType compute)
-    : tokens_(file.read(n.tokens)), places_(file.read(n.places)), transformer_(stream, file, shape, n.blocks, compute), norm_(file, n.norm, shape.eps) {
+TextTower::TextTower(const Place& place, const NetworkWeights& file, const TransformerShape& shape, const TextTowerNames& n, DType compute)
+    : tokens_(file.read(n.tokens)), places_(file.read(n.places)), transformer_(place, file, shape, n.blocks, compute), norm_(place, file, n.norm, shape.eps) {
   const HostTensor projection = file.read(n.projection);
-  projection_ = {stream, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
+  projection_ = {place, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
 }
 
-HostTensor TextTower::feature(Stream& stream, const std::vector<int64_t>& ids) const {
+HostTensor TextTower::feature(const Place& place, const std::vector<int64_t>& ids) const {
   const int64_t width = tokens_.shape()[1];
   if (ids.empty() || static_cast<int64_t>(ids.size()) > context())
     throw Error(fmt::format("a text of {} tokens, where the network takes 1 to {}", ids.size(), context()), "shorten the prompt");
@@ -48,12 +48,15 @@ HostTensor TextTower::feature(Stream& stream, const std::vector<int64_t>& ids) c
       throw Error(fmt::format("token id {} is not below the {} of the network's vocabulary", id, vocabulary()), "use the vocabulary that came with the network");
   const int64_t tokens = std::ranges::max_element(ids) - ids.begin() + 1;
   HostTensor x(DType::kF32, {tokens, width});
-  copy_memory(stream, x.f32(), places_.f32(), x.bytes());
-  for (int64_t i = 0; i < tokens; ++i) add_in_place(stream, x.f32() + i * width, tokens_.f32() + ids[static_cast<size_t>(i)] * width, width);
-  HostTensor last = transformer_.forward(stream, x.f32(), 1, tokens, tokens - 1), feature(DType::kF32, {embed()});
-  norm_.forward(stream, last.f32(), last.f32(), 1, DType::kF32);
-  projection_.forward(stream, feature.f32(), last.f32(), 1);
-  return feature;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const float *position = places_.f32() + i * width, *token = tokens_.f32() + ids[static_cast<size_t>(i)] * width;
+    for (int64_t c = 0; c < width; ++c) x.f32()[i * width + c] = position[c] + token[c];
+  }
+  PlacedTensor rows(place, std::move(x));
+  PlacedTensor last = transformer_.forward(place, rows.f32(), 1, tokens, tokens - 1), feature(place, DType::kF32, {embed()});
+  norm_.forward(place, last.f32(), last.f32(), 1, DType::kF32);
+  projection_.forward(place, feature.f32(), last.f32(), 1);
+  return feature.to_host(place);
 }
 
 }  // namespace megaslide

@@ -22,7 +22,7 @@ class TextTower {
   TextTower() = default;
   // Adds the tensors to `expected`, for NetworkWeights::require, and gives the shape that the file's own have.
   static TransformerShape expect(std::map<std::string, Shape>& expected, const NetworkWeights& file, const TextTowerNames& names, double eps);
-  TextTower(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TextTowerNames& names, DType compute);
+  TextTower(const Place& place, const NetworkWeights& file, const TransformerShape& shape, const TextTowerNames& names, DType compute);
 
   int64_t vocabulary() const { return tokens_.shape()[0]; }
   int64_t context() const { return places_.shape()[0]; }
@@ -30,10 +30,10 @@ class TextTower {
 
   // ids: start, text, end, and padding of smaller ids, if any. Gives F32 [embed], not normalised. Throws Error for no ids, more than
   // the context, or ids that are not of the vocabulary.
-  HostTensor feature(Stream& stream, const std::vector<int64_t>& ids) const;
+  HostTensor feature(const Place& place, const std::vector<int64_t>& ids) const;
 
  private:
-  HostTensor tokens_, places_;  // (vocabulary, width), (context, width)
+  HostTensor tokens_, places_;  // (vocabulary, width), (context, width), on the processor
   Transformer transformer_;
   AffineNorm norm_;
   PackedLinear projection_;  // fp32

@@ -49,37 +49,37 @@ void add_transformer_tensors(std::map<std::string, Shape>& expected, const Trans
 
 // Weight and bias of a layer norm.
 struct AffineNorm {
-  HostTensor weight, bias;
+  PlacedTensor weight, bias;
   double eps = 0;
   AffineNorm() = default;
-  AffineNorm(const NetworkWeights& file, const std::string& name, double eps);
+  AffineNorm(const Place& place, const NetworkWeights& file, const std::string& name, double eps);
   // y of `dtype`; may be x where it is fp32.
-  void forward(Stream& stream, void* y, const float* x, int64_t rows, DType dtype) const;
+  void forward(const Place& place, void* y, const float* x, int64_t rows, DType dtype) const;
 };
 
 class Transformer {
  public:
   Transformer() = default;
   // Reads the tensors, which have been required. compute: kF32, or kBF16 for the operands of products.
-  Transformer(Stream& stream, const NetworkWeights& file, const TransformerShape& shape, const TransformerNames& names, DType compute);
+  Transformer(const Place& place, const NetworkWeights& file, const TransformerShape& shape, const TransformerNames& names, DType compute);
 
   const TransformerShape& shape() const { return shape_; }
 
-  // For tests: called after each block but the last with x, after the last with the wanted rows.
+  // For tests: called after each block but the last with x, after the last with the wanted rows; on the processor alone.
   using Observer = std::function<void(int64_t block, const float* rows)>;
 
   // Takes x (batch, tokens, width) through the blocks, in place, and gives row `wanted` of every sample, F32 (batch, width). A causal
   // network wants the last row. Memory beside x: 5 rows of the width a token (6.5 where products are made by parts), and the hidden
   // rows of the MLP in pieces.
-  HostTensor forward(Stream& stream, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer = {}) const;
+  PlacedTensor forward(const Place& place, float* x, int64_t batch, int64_t tokens, int64_t wanted, const Observer& observer = {}) const;
 
  private:
   struct Block;
   struct Scratch;
-  void attention(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const;
-  void wanted_attention(Stream& stream, const Block& b, const Scratch& s, float* rows, const float* x, int64_t batch, int64_t tokens, int64_t wanted) const;
-  const void* attended(Stream& stream, const Scratch& s, int64_t batch, int64_t queries, int64_t tokens) const;
-  void mlp(Stream& stream, const Block& b, const Scratch& s, float* x, int64_t rows) const;
+  void attention(const Place& place, const Block& b, const Scratch& s, float* x, int64_t batch, int64_t tokens) const;
+  void wanted_attention(const Place& place, const Block& b, const Scratch& s, float* rows, const float* x, int64_t batch, int64_t tokens, int64_t wanted) const;
+  const void* attended(const Place& place, const Scratch& s, int64_t batch, int64_t queries, int64_t tokens) const;
+  void mlp(const Place& place, const Block& b, const Scratch& s, float* x, int64_t rows) const;
 
   TransformerShape shape_;
   Products products_ = Products::kFloat;

@@ -39,7 +39,7 @@ HostTensor places_and_times(const HostTensor& class_token, const HostTensor& pla
 
 }  // namespace
 
-ViclipNetwork ViclipNetwork::load(Stream& stream, const NetworkWeights& file, DType compute) {
+ViclipNetwork ViclipNetwork::load(const Place& place, const NetworkWeights& file, DType compute) {
   const TransformerShape shape = transformer_shape(file, video_blocks(), kEps, MlpActivation::kQuickGelu, false);
   std::map<std::string, Shape> expected;
   const TransformerShape text = TextTower::expect(expected, file, text_names(), kEps);
@@ -62,30 +62,30 @@ ViclipNetwork ViclipNetwork::load(Stream& stream, const NetworkWeights& file, DT
   ViclipNetwork v;
   v.image_size_ = grid * side;
   v.frames_ = frames;
-  v.embedding_ = {stream, file.read(kPatches), {}, products_for(stream, compute)};
-  v.places_ = places_and_times(file.read(kClassToken), file.read(kPlaces), file.read(kTimes));
-  v.before_ = AffineNorm(file, kBefore, kEps);
-  v.after_ = AffineNorm(file, kAfter, kEps);
-  v.transformer_ = {stream, file, shape, video_blocks(), compute};
-  v.projection_ = {stream, transposed(file.read(kProjection)), {}, Products::kFloat};
-  v.text_ = {stream, file, text, text_names(), compute};
+  v.embedding_ = {place, file.read(kPatches), {}, products_for(place, compute)};
+  v.places_ = {place, places_and_times(file.read(kClassToken), file.read(kPlaces), file.read(kTimes))};
+  v.before_ = AffineNorm(place, file, kBefore, kEps);
+  v.after_ = AffineNorm(place, file, kAfter, kEps);
+  v.transformer_ = {place, file, shape, video_blocks(), compute};
+  v.projection_ = {place, transposed(file.read(kProjection)), {}, Products::kFloat};
+  v.text_ = {place, file, text, text_names(), compute};
   return v;
 }
 
-HostTensor ViclipNetwork::video_features(Stream& stream, const HostTensor& pixels) const { return video_features(stream, pixels, {}); }
+HostTensor ViclipNetwork::video_features(const Place& place, const HostTensor& pixels) const { return video_features(place, pixels, {}); }
 
-HostTensor ViclipNetwork::video_features(Stream& stream, const HostTensor& pixels, const Observers& observers) const {
+HostTensor ViclipNetwork::video_features(const Place& place, const HostTensor& pixels, const Observers& observers) const {
   const ImageSizes n = image_sizes(pixels);
   if (n.count != frames_ || n.height != image_size_ || n.width != image_size_)
     throw Error(fmt::format("{} pictures of {}×{} pixels, where this ViCLIP takes {} of {}×{}", n.count, n.width, n.height, frames_, image_size_, image_size_));
-  HostTensor x = embedding_.tokens(stream, pixels, 1, places_);
+  PlacedTensor x = embedding_.tokens(place, pixels, 1, places_);
   const int64_t tokens = places_.shape()[0];
-  before_.forward(stream, x.f32(), x.f32(), tokens, DType::kF32);
-  if (observers.tokens) observers.tokens(x);
-  HostTensor last = transformer_.forward(stream, x.f32(), 1, tokens, 0, observers.blocks), feature(DType::kF32, {embed()});
-  after_.forward(stream, last.f32(), last.f32(), 1, DType::kF32);
-  projection_.forward(stream, feature.f32(), last.f32(), 1);
-  return feature;
+  before_.forward(place, x.f32(), x.f32(), tokens, DType::kF32);
+  if (observers.tokens) observers.tokens(x.to_host(place));
+  PlacedTensor last = transformer_.forward(place, x.f32(), 1, tokens, 0, observers.blocks), feature(place, DType::kF32, {embed()});
+  after_.forward(place, last.f32(), last.f32(), 1, DType::kF32);
+  projection_.forward(place, feature.f32(), last.f32(), 1);
+  return feature.to_host(place);
 }
 
 }  // namespace megaslide

@@ -21,7 +21,7 @@ BEGIN {
   allow["device"]    = "base tensor config kernels"
   allow["stream"]    = "base tensor config io kernels device model/layer.h model/init_model.h"
   allow["model"]     = "base text tensor config io kernels"
-  allow["vision"]    = "base text tensor config io kernels"
+  allow["vision"]    = "base text tensor config io kernels model/model_memory.h"
   allow["attention_check"] = "base tensor config io kernels"
   allow["diffusion"] = "base tensor config io kernels device stream model"
   allow["data"]      = allow["diffusion"] " diffusion"
