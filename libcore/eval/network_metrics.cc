@@ -39,8 +39,9 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 class FeatureStream {
  public:
   using Preprocess = std::function<HostTensor(const Picture&, ThreadPool&)>;             // F32 [3,h,w], of one size in a video
-  using Network = std::function<HostTensor(Stream&, const HostTensor& /*[N,3,h,w]*/)>;  // F32 [N, width]
-  FeatureStream(Preprocess preprocess, Network network) : preprocess_(std::move(preprocess)), network_(std::move(network)) {}
+  using Network = std::function<HostTensor(const Place&, const HostTensor& /*[N,3,h,w]*/)>;  // F32 [N, width]
+  FeatureStream(const EvalNetworks& networks, Preprocess preprocess, Network network)
+      : networks_(networks), preprocess_(std::move(preprocess)), network_(std::move(network)) {}
 
   // Each returns the directions of the features that are ready, a vector a frame, in the order of the frames.
   std::vector<std::vector<double>> add(const Picture& picture, ThreadPool& pool) {
@@ -57,8 +58,7 @@ class FeatureStream {
     HostTensor pixels(DType::kF32, shape);
     for (size_t i = 0; i < waiting_.size(); ++i) std::copy_n(waiting_[i].f32(), values, pixels.f32() + static_cast<int64_t>(i) * values);
     waiting_.clear();
-    PoolStream stream(*pool_);
-    const HostTensor features = network_(stream, pixels);
+    const HostTensor features = network_(EvalNetworks::Turn(networks_, *pool_).place(), pixels);
     const int64_t width = features.elements() / shape[0];
     for (int64_t i = 0; i < shape[0]; ++i) out.push_back(direction(features.f32() + i * width, width));
     return out;
@@ -66,6 +66,7 @@ class FeatureStream {
 
  private:
   static constexpr size_t kTogether = 8;
+  const EvalNetworks& networks_;
   Preprocess preprocess_;
   Network network_;
   std::vector<HostTensor> waiting_;
@@ -144,8 +145,7 @@ class ImagingMetric final : public Metric {
  public:
   explicit ImagingMetric(const EvalNetworks& networks) : networks_(networks) {}
   void add(const FrameContext& f) override {
-    PoolStream stream(f.pool);
-    trace_.push_back(networks_.musiq().score(stream, f.picture));
+    trace_.push_back(networks_.musiq().score(EvalNetworks::Turn(networks_, f.pool).place(), f.picture));
   }
   Score finish() override { return mean_over_frames(std::move(trace_), "quality (0 to 100)"); }
 
@@ -154,9 +154,9 @@ class ImagingMetric final : public Metric {
   std::vector<double> trace_;
 };
 
-FeatureStream clip_features(const ClipNetwork& clip, Preprocessing how) {
-  return {[&clip, how](const Picture& p, ThreadPool& pool) { return preprocess(p, how, clip.image_size(), pool); },
-          [&clip](Stream& stream, const HostTensor& pixels) { return clip.image_features(stream, pixels); }};
+FeatureStream clip_features(const EvalNetworks& networks, const ClipNetwork& clip, Preprocessing how) {
+  return {networks, [&clip, how](const Picture& p, ThreadPool& pool) { return preprocess(p, how, clip.image_size(), pool); },
+          [&clip](const Place& place, const HostTensor& pixels) { return clip.image_features(place, pixels); }};
 }
 
 class NotApplicable final : public Metric {
@@ -179,9 +179,9 @@ class SmoothnessMetric final : public Metric {
     trace_.push_back(std::numeric_limits<double>::quiet_NaN());
     if (!reason_.empty()) return;
     if (const std::optional<MotionTriple> t = motion_triple_ending_at(f.index)) {
-      PoolStream stream(f.pool);
+      const EvalNetworks::Turn turn(networks_, f.pool);
       const std::vector<uint8_t> &before = kept_[parity(t->before)], &between = kept_[parity(t->between)];
-      const std::vector<uint8_t> predicted = networks_.amt().between(stream, before.data(), p.rgb.data(), p.width, p.height);
+      const std::vector<uint8_t> predicted = networks_.amt().between(turn.place(), before.data(), p.rgb.data(), p.width, p.height);
       differences_.push_back(mean_byte_difference(predicted.data(), between.data(), static_cast<int64_t>(predicted.size())));
       trace_[static_cast<size_t>(t->between)] = differences_.back();
     }
@@ -212,10 +212,10 @@ class DynamicMetric final : public Metric {
     ++frames_;
     if (f.index == 0) reason_ = raft_not_applicable(width_, height_);
     if (!reason_.empty()) return;
-    PoolStream stream(f.pool);
-    RaftFrame now = networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_);
+    const EvalNetworks::Turn turn(networks_, f.pool);
+    RaftFrame now = networks_.raft().frame(turn.place(), f.picture.rgb.data(), width_, height_);
     if (before_) {
-      motion_.push_back(largest_motion(networks_.raft().flow(stream, *before_, now), kDynamicShare));
+      motion_.push_back(largest_motion(networks_.raft().flow(turn.place(), *before_, now), kDynamicShare));
       trace_.back() = motion_.back();
     }
     before_ = std::move(now);
@@ -247,9 +247,9 @@ class StaticFlickerMetric final : public Metric {
     width_ = f.picture.width, height_ = f.picture.height, pool_ = &f.pool;
     if (f.index == 0) reason_ = raft_not_applicable(width_, height_);
     if (!reason_.empty()) return;
-    PoolStream stream(f.pool);
-    const auto now = std::make_shared<const RaftFrame>(networks_.raft().frame(stream, f.picture.rgb.data(), width_, height_));
-    if (before_) motion_.push_back(motion(*before_, *now));
+    const EvalNetworks::Turn turn(networks_, f.pool);
+    const auto now = std::make_shared<const RaftFrame>(networks_.raft().frame(turn.place(), f.picture.rgb.data(), width_, height_));
+    if (before_) motion_.push_back(motion(turn, *before_, *now));
     if (!first_) first_ = now;
     before_ = now;
   }
@@ -257,17 +257,17 @@ class StaticFlickerMetric final : public Metric {
     if (!reason_.empty()) return {std::nullopt, reason_};
     Score score = flicker_->finish();
     if (motion_.empty()) return score;
-    motion_.push_back(motion(*first_, *before_));
-    motion_.push_back(motion(*before_, *first_));
+    const EvalNetworks::Turn turn(networks_, *pool_);
+    motion_.push_back(motion(turn, *first_, *before_));
+    motion_.push_back(motion(turn, *before_, *first_));
     const StaticVerdict v = static_verdict(motion_, width_, height_);
     if (v.is_static) return score;
     return {std::nullopt, fmt::format("filtered out: it moves, in {} pairs of frames by more than {:.3g} pixels, {} are allowed", v.count, v.threshold, v.allowed)};
   }
 
  private:
-  double motion(const RaftFrame& a, const RaftFrame& b) const {
-    PoolStream stream(*pool_);
-    return largest_motion(networks_.raft().flow(stream, a, b), kStaticShare);
+  double motion(const EvalNetworks::Turn& turn, const RaftFrame& a, const RaftFrame& b) const {
+    return largest_motion(networks_.raft().flow(turn.place(), a, b), kStaticShare);
   }
   const EvalNetworks& networks_;
   std::unique_ptr<Metric> flicker_ = make_flicker_metric();
@@ -301,9 +301,9 @@ class ViclipMetric final : public Metric {
   Score finish() override {
     if (prompt_.empty()) return {std::nullopt, "n/a: the video has no prompt"};
     if (pixels_.empty()) return {std::nullopt, "n/a: needs a frame"};
-    PoolStream stream(*pool_);
     const std::vector<float> text = networks_.viclip_text(prompt_, *pool_);
-    return {dot(direction(networks_.viclip().video_features(stream, pixels_)), direction(text.data(), static_cast<int64_t>(text.size()))), ""};
+    const EvalNetworks::Turn turn(networks_, *pool_);
+    return {dot(direction(networks_.viclip().video_features(turn.place(), pixels_)), direction(text.data(), static_cast<int64_t>(text.size()))), ""};
   }
 
  private:
@@ -318,20 +318,20 @@ class ViclipMetric final : public Metric {
 
 std::unique_ptr<Metric> make_subject_metric(const EvalNetworks& networks) {
   const DinoNetwork& dino = networks.dino();
-  FeatureStream features([](const Picture& p, ThreadPool& pool) { return preprocess(p, Preprocessing::kDino, kDinoPixels, pool); },
-                         [&dino](Stream& stream, const HostTensor& pixels) { return dino.features(stream, pixels); });
+  FeatureStream features(networks, [](const Picture& p, ThreadPool& pool) { return preprocess(p, Preprocessing::kDino, kDinoPixels, pool); },
+                         [&dino](const Place& place, const HostTensor& pixels) { return dino.features(place, pixels); });
   return std::make_unique<ConsistencyMetric>(std::move(features), "likeness to the frame before and the first (cosine of DINO features)");
 }
 
 std::unique_ptr<Metric> make_background_metric(const EvalNetworks& networks) {
-  return std::make_unique<ConsistencyMetric>(clip_features(networks.clip_b32(), Preprocessing::kClipFloat),
+  return std::make_unique<ConsistencyMetric>(clip_features(networks, networks.clip_b32(), Preprocessing::kClipFloat),
                                              "likeness to the frame before and the first (cosine of CLIP features)");
 }
 
 std::unique_ptr<Metric> make_aesthetic_metric(const EvalNetworks& networks) {
   const AestheticHead& head = networks.aesthetic_head();
   const auto score = [&head](const std::vector<double>& direction, ThreadPool&) { return head.score(direction); };
-  return std::make_unique<FeatureMeanMetric>(clip_features(networks.clip_l14(), Preprocessing::kClipFloat), score, "aesthetic score over 10", false);
+  return std::make_unique<FeatureMeanMetric>(clip_features(networks, networks.clip_l14(), Preprocessing::kClipFloat), score, "aesthetic score over 10", false);
 }
 
 std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, const std::string& style) {
@@ -345,7 +345,7 @@ std::unique_ptr<Metric> make_appearance_metric(const EvalNetworks& networks, con
     }
     return clip.logit_scale() * dot(image, text) / 100;
   };
-  return std::make_unique<FeatureMeanMetric>(clip_features(clip, Preprocessing::kClipPil), score, "likeness to the style phrase (CLIP's logit over 100)", true);
+  return std::make_unique<FeatureMeanMetric>(clip_features(networks, clip, Preprocessing::kClipPil), score, "likeness to the style phrase (CLIP's logit over 100)", true);
 }
 
 std::unique_ptr<Metric> make_smoothness_metric(const EvalNetworks& networks) { return std::make_unique<SmoothnessMetric>(networks); }

@@ -30,11 +30,12 @@ std::vector<float> values(const HostTensor& t) { return {t.f32(), t.f32() + t.el
 }  // namespace
 
 EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool,
-                           bool static_filter)
-    : compute_(compute) {
+                           bool static_filter, ModelMemory* device)
+    : compute_(compute), device_(device) {
   if (static_filter && !weights.networks.contains("raft_things"))
     throw usage_error("--static-filter needs raft_things in --weights", "put raft-things.pth there as raft_things.pth");
-  PoolStream stream(pool);
+  const Turn turn(*this, pool);
+  const Place& place = turn.place();
   const auto wanted = [&](std::string_view network) {
     return weights.networks.contains(std::string(network)) && std::ranges::any_of(dimensions, [&](const std::string& name) {
              const Dimension* d = find_dimension(name);
@@ -46,15 +47,15 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
     used_[network] = {file.path(), file.sha256(), published_licence(network)};
     return file;
   };
-  if (wanted("dino_vitb16")) dino_ = std::make_unique<DinoNetwork>(DinoNetwork::load(stream, open("dino_vitb16"), compute));
-  if (wanted("clip_vit_b32")) clip_b32_ = std::make_unique<ClipNetwork>(ClipNetwork::load(stream, open("clip_vit_b32"), compute));
-  if (wanted("clip_vit_l14")) clip_l14_ = std::make_unique<ClipNetwork>(ClipNetwork::load(stream, open("clip_vit_l14"), compute));
+  if (wanted("dino_vitb16")) dino_ = std::make_unique<DinoNetwork>(DinoNetwork::load(place, open("dino_vitb16"), compute));
+  if (wanted("clip_vit_b32")) clip_b32_ = std::make_unique<ClipNetwork>(ClipNetwork::load(place, open("clip_vit_b32"), compute));
+  if (wanted("clip_vit_l14")) clip_l14_ = std::make_unique<ClipNetwork>(ClipNetwork::load(place, open("clip_vit_l14"), compute));
   if (wanted("aesthetic_head") && clip_l14_)
     aesthetic_head_ = std::make_unique<AestheticHead>(AestheticHead::load(open("aesthetic_head"), clip_l14_->embed()));
-  if (wanted("viclip_l14")) viclip_ = std::make_unique<ViclipNetwork>(ViclipNetwork::load(stream, open("viclip_l14"), compute));
-  if (static_filter || wanted("raft_things")) raft_ = std::make_unique<Raft>(stream, open("raft_things", "module."));
-  if (wanted("amt_s")) amt_ = std::make_unique<Amt>(stream, open("amt_s"));
-  if (wanted("musiq_spaq")) musiq_ = std::make_unique<MusiqNetwork>(MusiqNetwork::load(stream, open("musiq_spaq")));
+  if (wanted("viclip_l14")) viclip_ = std::make_unique<ViclipNetwork>(ViclipNetwork::load(place, open("viclip_l14"), compute));
+  if (static_filter || wanted("raft_things")) raft_ = std::make_unique<Raft>(place, open("raft_things", "module."));
+  if (wanted("amt_s")) amt_ = std::make_unique<Amt>(place, open("amt_s"));
+  if (wanted("musiq_spaq")) musiq_ = std::make_unique<MusiqNetwork>(MusiqNetwork::load(place, open("musiq_spaq")));
   const bool styles = clip_b32_ && std::ranges::find(dimensions, "appearance_style") != dimensions.end();
   if (!styles && !viclip_) return;
   load_tokenizer(weights);
@@ -80,8 +81,7 @@ std::vector<float> EvalNetworks::clip_text(const std::string& text, ThreadPool& 
   if (feature.empty()) {
     const std::vector<int64_t> ids = tokenizer_->encode(text);
     require_clip_context(ids, text);
-    PoolStream stream(pool);
-    feature = values(clip_b32().text_features(stream, ids));
+    feature = values(clip_b32().text_features(Turn(*this, pool).place(), ids));
   }
   return feature;
 }
@@ -90,8 +90,7 @@ std::vector<float> EvalNetworks::viclip_text(const std::string& text, ThreadPool
   const std::lock_guard lock(mutex_);
   std::vector<float>& feature = texts_["viclip:" + text];
   if (feature.empty()) {
-    PoolStream stream(pool);
-    feature = values(viclip().text_features(stream, cut_to_viclip_context(tokenizer_->encode(text))));
+    feature = values(viclip().text_features(Turn(*this, pool).place(), cut_to_viclip_context(tokenizer_->encode(text))));
   }
   return feature;
 }

@@ -26,12 +26,29 @@ struct UsedNetwork {
 
 class EvalNetworks {
  public:
-  // Loads what `dimensions` need and the folder holds, and with static_filter RAFT, which must be there. compute: kF32, or kBF16 for the products of transformers. Throws Error
-  // naming file and tensor for a file that is damaged, no such network, or holds values that are not finite.
+  // Loads what `dimensions` need and the folder holds, and with static_filter RAFT, which must be there. compute: kF32, or kBF16 for the
+  // products of transformers. device: where they compute, null for the processor; it outlives them. Throws Error naming file and tensor
+  // for a file that is damaged, no such network, or holds values that are not finite.
   EvalNetworks(const WeightsReport& weights, const std::vector<std::string>& dimensions, DType compute, ThreadPool& pool,
-               bool static_filter = false);
+               bool static_filter = false, ModelMemory* device = nullptr);
 
   DType compute() const { return compute_; }
+  bool on_device() const { return device_ != nullptr; }
+
+  // A thread's turn to compute: on the processor with its own pool, beside the others; on a device alone.
+  class Turn {
+   public:
+    Turn(const EvalNetworks& networks, ThreadPool& pool) : stream_(pool), place_(networks.device_ ? Place(*networks.device_) : Place(stream_)) {
+      if (networks.device_) lock_ = std::unique_lock(networks.device_mutex_);
+    }
+    const Place& place() const { return place_; }
+
+   private:
+    PoolStream stream_;
+    Place place_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
   // CHECK that the network has been loaded.
   const DinoNetwork& dino() const { return of(dino_); }
   const ClipNetwork& clip_b32() const { return of(clip_b32_); }
@@ -60,6 +77,8 @@ class EvalNetworks {
   void require_vocabulary(int64_t ids, const std::string& path) const;
 
   DType compute_;
+  ModelMemory* device_;
+  mutable std::mutex device_mutex_;
   std::unique_ptr<DinoNetwork> dino_;
   std::unique_ptr<ClipNetwork> clip_b32_, clip_l14_;
   std::unique_ptr<AestheticHead> aesthetic_head_;

@@ -17,11 +17,12 @@ namespace {
 constexpr int64_t kHalo = 8;
 
 // Mean of all values of both pictures with their padding, on a scale of 0 … 1.
-double mean_value(const PictureCells (&pictures)[2], int64_t height, int64_t width) {
+double mean_value(const PictureCells& places, const uint8_t* const (&rgb)[2], int64_t height, int64_t width) {
   uint64_t sum = 0;
-  for (const PictureCells& p : pictures)
+  const PictureCells& p = places;
+  for (const uint8_t* bytes : rgb)
     for (int64_t y = 0; y < height; ++y) {
-      const uint8_t* row = p.rgb + 3 * p.width * std::clamp<int64_t>(y - p.top, 0, p.height - 1);
+      const uint8_t* row = bytes + 3 * p.width * std::clamp<int64_t>(y - p.top, 0, p.height - 1);
       for (int64_t x = 0; x < width; ++x) {
         const uint8_t* pixel = row + 3 * std::clamp<int64_t>(x - p.left, 0, p.width - 1);
         sum += uint64_t{pixel[0]} + pixel[1] + pixel[2];
@@ -42,31 +43,31 @@ struct Amt::Weights {
   std::vector<AmtUpdate> updates;    // stages 4, 3, 2
   FrameConvolution comb1, comb2;
 
-  Weights(Stream& stream, const NetworkWeights& w, const AmtWidths& widths, int64_t rows)
+  Weights(const Place& place, const NetworkWeights& w, const AmtWidths& widths, int64_t rows)
       : n(widths),
         strip_rows(rows),
-        encoder(stream, w, "feat_encoder.", EncoderNorm::kInstance),
-        features(stream, ConvWeights::read(w, "feat_encoder.conv2")),
-        pyramid(stream, w) {
-    for (int stage = 4; stage >= 1; --stage) decoders.emplace_back(stream, w, stage);
-    for (int stage = 4; stage >= 2; --stage) updates.emplace_back(stream, w, stage);
+        encoder(place, w, "feat_encoder.", EncoderNorm::kInstance),
+        features(place, ConvWeights::read(w, "feat_encoder.conv2")),
+        pyramid(place, w) {
+    for (int stage = 4; stage >= 1; --stage) decoders.emplace_back(place, w, stage);
+    for (int stage = 4; stage >= 2; --stage) updates.emplace_back(place, w, stage);
     const HostTensor slope = w.read("comb_block.1.weight");
-    comb1 = FrameConvolution(stream, ConvWeights::read(w, "comb_block.0"), {slope.f32(), slope.f32() + slope.elements()});
-    comb2 = FrameConvolution(stream, ConvWeights::read(w, "comb_block.2"));
+    comb1 = FrameConvolution(place, ConvWeights::read(w, "comb_block.0"), {slope.f32(), slope.f32() + slope.elements()});
+    comb2 = FrameConvolution(place, ConvWeights::read(w, "comb_block.2"));
   }
 };
 
 // One pair of pictures.
 class Amt::Pass {
  public:
-  Pass(const Weights& w, Stream& stream, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer)
-      : w_(w), stream_(stream), observer_(observer) {
+  Pass(const Weights& w, const Place& place, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer)
+      : w_(w), place_(place), observer_(observer), bytes_{{place, rgb0, 3 * width * height}, {place, rgb1, 3 * width * height}} {
     const ReplicatePadding p = replicate_padding(width, height, kAmtUnit);
     height_ = height + p.top + p.bottom;
     width_ = width + p.left + p.right;
     for (size_t i = 0; i < 2; ++i)
-      pictures_[i] = {.rgb = i == 0 ? rgb0 : rgb1, .width = width, .height = height, .left = p.left, .top = p.top, .block = 2, .scale = 1.0F / 255};
-    const auto mean = static_cast<float>(mean_value(pictures_, height_, width_));
+      pictures_[i] = {.rgb = bytes_[i].u8(), .width = width, .height = height, .left = p.left, .top = p.top, .block = 2, .scale = 1.0F / 255};
+    const auto mean = static_cast<float>(mean_value(pictures_[0], {rgb0, rgb1}, height_, width_));
     for (size_t i = 0; i < 2; ++i) {
       pictures_[i].shift = -mean;
       encode(i);
@@ -76,23 +77,23 @@ class Amt::Pass {
   HostTensor run() {
     first_stage();
     for (int stage = 3; stage >= 2; --stage) middle_stage(stage);
-    HostTensor out(DType::kF32, {3, height_, width_});
+    PlacedTensor out(place_, DType::kF32, {3, height_, width_});
     const int64_t half = height_ / 2, strips = (half + w_.strip_rows - 1) / w_.strip_rows;
     for (int64_t i = 0; i < strips; ++i) last_stage(out, half * i / strips, half * (i + 1) / strips);
-    return out;
+    return out.to_host(place_);
   }
 
  private:
   void encode(size_t i) {
-    Frame blocks(height_ / 2, width_ / 2, 12, 2);
-    picture_frame(stream_, blocks.data(), blocks.layout(), pictures_[i]);
-    pyramid_[i] = w_.pyramid.forward(stream_, blocks);
+    Frame blocks(place_, height_ / 2, width_ / 2, 12, 2);
+    picture_frame(place_.stream(), blocks.data(), blocks.layout(), pictures_[i]);
+    pyramid_[i] = w_.pyramid.forward(place_, blocks);
     std::array<Frame, kFlowLevels>& f = features_[i];
-    f[0] = Frame(height_ / 8, width_ / 8, w_.n.features, 0);
-    w_.features(stream_, f[0], w_.encoder.forward(stream_, blocks));
+    f[0] = Frame(place_, height_ / 8, width_ / 8, w_.n.features, 0);
+    w_.features(place_, f[0], w_.encoder.forward(place_, blocks));
     for (size_t l = 1; l < f.size(); ++l) {
-      f[l] = Frame(f[l - 1].layout().height / 2, f[l - 1].layout().width / 2, w_.n.features, 0);
-      frame_pool(stream_, f[l].data(), f[l].layout(), f[l - 1].data(), f[l - 1].layout());
+      f[l] = Frame(place_, f[l - 1].layout().height / 2, f[l - 1].layout().width / 2, w_.n.features, 0);
+      frame_pool(place_.stream(), f[l].data(), f[l].layout(), f[l - 1].data(), f[l - 1].layout());
     }
     observe(i == 0 ? "fmap0" : "fmap1", f[0]);
   }
@@ -101,19 +102,19 @@ class Amt::Pass {
   void split(const Frame& decoded, int stage) {
     const FrameLayout& l = decoded.layout();
     const int64_t channels = l.channels - kAmtFlows;
-    Frame flows(l.height, l.width, kAmtFlows, 0);
-    if (stage < 4) frame_resize(stream_, flows.data(), flows.layout(), flows_.data(), flows_.layout(), {.up = 2, .factor = 2});
-    frame_channels(stream_, flows.data(), flows.layout(), decoded.data(), l, {.count = kAmtFlows, .add = true});
+    Frame flows(place_, l.height, l.width, kAmtFlows, 0);
+    if (stage < 4) frame_resize(place_.stream(), flows.data(), flows.layout(), flows_.data(), flows_.layout(), {.up = 2, .factor = 2});
+    frame_channels(place_.stream(), flows.data(), flows.layout(), decoded.data(), l, {.count = kAmtFlows, .add = true});
     flows_ = std::move(flows);
-    feature_ = Frame(l.height, l.width, channels, 0);
-    frame_channels(stream_, feature_.data(), feature_.layout(), decoded.data(), l, {.from = kAmtFlows, .count = channels});
+    feature_ = Frame(place_, l.height, l.width, channels, 0);
+    frame_channels(place_.stream(), feature_.data(), feature_.layout(), decoded.data(), l, {.from = kAmtFlows, .count = channels});
     update(stage);
   }
 
   void update(int stage) {
     const int64_t d = int64_t{1} << (4 - stage);
-    Frame small(height_ / 8, width_ / 8, kAmtFlows, 0), correlations(height_ / 8, width_ / 8, kAmtCorrelations, 0);
-    frame_resize(stream_, small.data(), small.layout(), flows_.data(), flows_.layout(), {.down = d, .factor = 1.0F / static_cast<float>(d)});
+    Frame small(place_, height_ / 8, width_ / 8, kAmtFlows, 0), correlations(place_, height_ / 8, width_ / 8, kAmtCorrelations, 0);
+    frame_resize(place_.stream(), small.data(), small.layout(), flows_.data(), flows_.layout(), {.down = d, .factor = 1.0F / static_cast<float>(d)});
     for (size_t i = 0; i < 2; ++i) {
       // From picture i into the other, along the flow to the other at twice its length: from t = ½ to a whole step.
       CorrelationLookup c;
@@ -124,47 +125,41 @@ class Amt::Pass {
       c.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(w_.n.features)));
       c.radius = kAmtRadius;
       c.first = static_cast<int64_t>(i) * kAmtCorrelations / 2;
-      correlation_lookup(stream_, correlations.data(), correlations.layout(), c);
+      correlation_lookup(place_.stream(), correlations.data(), correlations.layout(), c);
     }
     observe(fmt::format("corr_{}", stage), correlations);
-    w_.updates[static_cast<size_t>(4 - stage)].forward(stream_, correlations, small, feature_, flows_, d);
+    w_.updates[static_cast<size_t>(4 - stage)].forward(place_, correlations, small, feature_, flows_, d);
     observe(fmt::format("flow_{}", stage), flows_);
     observe(fmt::format("feature_{}", stage), feature_);
   }
 
   void first_stage() {
     const int64_t c = w_.n.channels[3], h = height_ / 16, v = width_ / 16;
-    Frame in(h, v, 2 * c + 1);
+    Frame in(place_, h, v, 2 * c + 1);
     for (size_t i = 0; i < 2; ++i) append(in, static_cast<int64_t>(i) * c, pyramid_[i][3], 0);
-    const Frame time = [&] {
-      Frame t(h, v, 1, 0);
-      for (int64_t y = 0; y < h; ++y)
-        for (int64_t x = 0; x < v; ++x) t.data()[t.layout().cell(y, x)] = 0.5F;
-      return t;
-    }();
-    append(in, 2 * c, time, 0);
-    split(w_.decoders[0].forward(stream_, in), 4);
+    append(in, 2 * c, Frame::constant(place_, h, v, 0.5F), 0);  // the time of the frame between
+    split(w_.decoders[0].forward(place_, in), 4);
   }
 
   void middle_stage(int stage) {
     const Frame in = gathered(stage, 0, height_ >> stage);
-    split(w_.decoders[static_cast<size_t>(4 - stage)].forward(stream_, in), stage);
+    split(w_.decoders[static_cast<size_t>(4 - stage)].forward(place_, in), stage);
   }
 
   void append(Frame& to, int64_t at, const Frame& from, int64_t first_row) {
-    frame_channels(stream_, to.data(), to.layout(), from.data(), from.layout(), {.to = at, .count = from.layout().channels, .first_row = first_row});
+    frame_channels(place_.stream(), to.data(), to.layout(), from.data(), from.layout(), {.to = at, .count = from.layout().channels, .first_row = first_row});
   }
 
   // Rows of a decoder's input: the feature, both pictures' maps where the flows point, the flows.
   Frame gathered(int stage, int64_t first_row, int64_t rows) {
     const auto level = static_cast<size_t>(stage - 1);
     const int64_t c = w_.n.channels[level];
-    Frame in(rows, width_ >> stage, 3 * c + kAmtFlows);
+    Frame in(place_, rows, width_ >> stage, 3 * c + kAmtFlows);
     append(in, 0, feature_, first_row);
     for (size_t i = 0; i < 2; ++i) {
       const Frame& map = pyramid_[i][level];
       const auto k = static_cast<int64_t>(i);
-      frame_warp(stream_, in.data(), in.layout(), map.data(), map.layout(), flows_.data(), flows_.layout(),
+      frame_warp(place_.stream(), in.data(), in.layout(), map.data(), map.layout(), flows_.data(), flows_.layout(),
                  {.to = (1 + k) * c, .from = 2 * k, .first_row = first_row});
     }
     append(in, 3 * c, flows_, first_row);
@@ -172,13 +167,13 @@ class Amt::Pass {
   }
 
   // Rows [2·begin, 2·end) of the prediction.
-  void last_stage(HostTensor& out, int64_t begin, int64_t end) {
+  void last_stage(PlacedTensor& out, int64_t begin, int64_t end) {
     const int64_t first = std::max<int64_t>(0, begin - kHalo), rows = std::min(height_ / 2, end + kHalo) - first;
-    const Frame decoded = w_.decoders[3].forward(stream_, gathered(1, first, rows));
-    Frame candidates(2 * rows, width_, 3 * w_.n.candidates);
+    const Frame decoded = w_.decoders[3].forward(place_, gathered(1, first, rows));
+    Frame candidates(place_, 2 * rows, width_, 3 * w_.n.candidates);
     {
-      Frame base(2 * rows, width_, kAmtFlows, 0);
-      frame_resize(stream_, base.data(), base.layout(), flows_.data(), flows_.layout(), {.up = 2, .factor = 2, .first_row = 2 * first});
+      Frame base(place_, 2 * rows, width_, kAmtFlows, 0);
+      frame_resize(place_.stream(), base.data(), base.layout(), flows_.data(), flows_.layout(), {.up = 2, .factor = 2, .first_row = 2 * first});
       CandidateBlend b;
       b.first = pictures_[0], b.second = pictures_[1];
       b.height = height_, b.width = width_;
@@ -186,23 +181,24 @@ class Amt::Pass {
       b.base = base.data(), b.base_layout = base.layout();
       b.count = w_.n.candidates;
       b.first_row = 2 * first;
-      blend_candidates(stream_, candidates.data(), candidates.layout(), b);
+      blend_candidates(place_.stream(), candidates.data(), candidates.layout(), b);
     }
-    Frame between(2 * rows, width_, w_.comb1.out_channels()), correction(2 * rows, width_, 3, 0);
-    w_.comb1(stream_, between, candidates);
-    w_.comb2(stream_, correction, between);
-    predict_rows(stream_, out.f32(), candidates.data(), candidates.layout(), correction.data(), correction.layout(),
+    Frame between(place_, 2 * rows, width_, w_.comb1.out_channels()), correction(place_, 2 * rows, width_, 3, 0);
+    w_.comb1(place_, between, candidates);
+    w_.comb2(place_, correction, between);
+    predict_rows(place_.stream(), out.f32(), candidates.data(), candidates.layout(), correction.data(), correction.layout(),
                  {.height = height_, .width = width_, .first = 2 * begin, .rows = 2 * (end - begin), .first_row = 2 * first, .count = w_.n.candidates});
   }
 
   void observe(const std::string& name, const Frame& map) const {
-    if (observer_) (*observer_)(name, map.planes(stream_));
+    if (observer_) (*observer_)(name, map.planes(place_));
   }
 
   const Weights& w_;
-  Stream& stream_;
+  Place place_;
   const AmtObserver* observer_;
   int64_t height_, width_;
+  PlacedInput bytes_[2];
   PictureCells pictures_[2];
   std::array<Frame, 4> pyramid_[2];
   std::array<Frame, kFlowLevels> features_[2];
@@ -215,22 +211,22 @@ std::string amt_not_applicable(int64_t width, int64_t height) {
   return fmt::format("n/a: needs sides of at least {} pixels, not {}x{}", least, width, height);
 }
 
-Amt::Amt(Stream& stream, const NetworkWeights& weights, int64_t strip_rows) {
+Amt::Amt(const Place& place, const NetworkWeights& weights, int64_t strip_rows) {
   MS_CHECK(strip_rows >= 1);
   const AmtWidths n = require_amt(weights);
-  weights_ = std::make_unique<const Weights>(stream, weights, n, strip_rows);
+  weights_ = std::make_unique<const Weights>(place, weights, n, strip_rows);
 }
 Amt::~Amt() = default;
 Amt::Amt(Amt&&) noexcept = default;
 
-HostTensor Amt::predict(Stream& stream, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer) const {
+HostTensor Amt::predict(const Place& place, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer) const {
   const std::string reason = amt_not_applicable(width, height);
   if (!reason.empty()) throw Error(reason, "smaller pictures have no correlations of AMT's");
-  return Pass(*weights_, stream, rgb0, rgb1, width, height, observer).run();
+  return Pass(*weights_, place, rgb0, rgb1, width, height, observer).run();
 }
 
-std::vector<uint8_t> Amt::between(Stream& stream, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height) const {
-  const HostTensor p = predict(stream, rgb0, rgb1, width, height);
+std::vector<uint8_t> Amt::between(const Place& place, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height) const {
+  const HostTensor p = predict(place, rgb0, rgb1, width, height);
   const int64_t padded_height = p.shape()[1], padded_width = p.shape()[2];
   const ReplicatePadding pad = replicate_padding(width, height, kAmtUnit);
   std::vector<uint8_t> out(static_cast<size_t>(3 * width * height));

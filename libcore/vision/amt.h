@@ -30,15 +30,15 @@ class Amt {
  public:
   // Reads and checks all tensors; throws Error where they are not this network's. strip_rows: of half the picture's
   // resolution, at once.
-  Amt(Stream& stream, const NetworkWeights& weights, int64_t strip_rows = 120);
+  Amt(const Place& place, const NetworkWeights& weights, int64_t strip_rows = 120);
   ~Amt();
   Amt(Amt&&) noexcept;
 
   // rgb: (height, width, 3) bytes. The frame between as [3,H,W], 0 … 1, on the size padded to multiples of kAmtUnit by
   // repetition, half of it before. Throws Error where the size is not applicable.
-  HostTensor predict(Stream& stream, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer = nullptr) const;
+  HostTensor predict(const Place& place, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height, const AmtObserver* observer = nullptr) const;
   // The same cropped, as bytes: 255·value cut towards zero. Throws Error where a value is not a number.
-  std::vector<uint8_t> between(Stream& stream, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height) const;
+  std::vector<uint8_t> between(const Place& place, const uint8_t* rgb0, const uint8_t* rgb1, int64_t width, int64_t height) const;
 
  private:
   struct Weights;

@@ -99,92 +99,92 @@ AmtWidths require_amt(const NetworkWeights& w) {
   return n;
 }
 
-FrameConvolution prelu_convolution(Stream& stream, const NetworkWeights& w, const std::string& name, int64_t stride) {
-  return {stream, ConvWeights::read(w, name + ".0"), slopes(w, name + ".1.weight"), stride};
+FrameConvolution prelu_convolution(const Place& place, const NetworkWeights& w, const std::string& name, int64_t stride) {
+  return {place, ConvWeights::read(w, name + ".0"), slopes(w, name + ".1.weight"), stride};
 }
 
-AmtPyramid::AmtPyramid(Stream& stream, const NetworkWeights& w) {
+AmtPyramid::AmtPyramid(const Place& place, const NetworkWeights& w) {
   for (int i = 1; i <= 4; ++i) {
     const std::string level = fmt::format("encoder.pyramid{}.", i);
-    down_.push_back(i > 1 ? prelu_convolution(stream, w, level + "0", 2)
-                          : FrameConvolution(stream, over_blocks(ConvWeights::read(w, level + "0.0")), slopes(w, level + "0.1.weight")));
-    same_.push_back(prelu_convolution(stream, w, level + "1"));
+    down_.push_back(i > 1 ? prelu_convolution(place, w, level + "0", 2)
+                          : FrameConvolution(place, over_blocks(ConvWeights::read(w, level + "0.0")), slopes(w, level + "0.1.weight")));
+    same_.push_back(prelu_convolution(place, w, level + "1"));
   }
 }
 
-std::array<Frame, 4> AmtPyramid::forward(Stream& stream, const Frame& blocks) const {
+std::array<Frame, 4> AmtPyramid::forward(const Place& place, const Frame& blocks) const {
   std::array<Frame, 4> levels;
   for (size_t i = 0; i < 4; ++i) {
     const Frame& from = i == 0 ? blocks : levels[i - 1];
     const int64_t stride = down_[i].stride(), h = from.layout().height / stride, w = from.layout().width / stride;
-    Frame between(h, w, down_[i].out_channels());
-    down_[i](stream, between, from);
-    levels[i] = Frame(h, w, same_[i].out_channels());
-    same_[i](stream, levels[i], between);
+    Frame between(place, h, w, down_[i].out_channels());
+    down_[i](place, between, from);
+    levels[i] = Frame(place, h, w, same_[i].out_channels());
+    same_[i](place, levels[i], between);
   }
   return levels;
 }
 
-AmtDecoder::AmtDecoder(Stream& stream, const NetworkWeights& w, int stage) {
+AmtDecoder::AmtDecoder(const Place& place, const NetworkWeights& w, int stage) {
   const std::string p = decoder_name(stage);
   in_ = w.shape(p + "0.0.weight")[1];
   skip_ = w.shape(p + "1.conv2.0.weight")[0];
-  convolutions_.push_back(prelu_convolution(stream, w, p + "0"));
-  for (int i = 1; i <= 4; ++i) convolutions_.push_back(prelu_convolution(stream, w, fmt::format("{}1.conv{}", p, i)));
-  convolutions_.emplace_back(stream, ConvWeights::read(w, p + "1.conv5"), slopes(w, p + "1.prelu.weight"));
-  up_ = TransposedConvolution(stream, w, p + "2");
+  convolutions_.push_back(prelu_convolution(place, w, p + "0"));
+  for (int i = 1; i <= 4; ++i) convolutions_.push_back(prelu_convolution(place, w, fmt::format("{}1.conv{}", p, i)));
+  convolutions_.emplace_back(place, ConvWeights::read(w, p + "1.conv5"), slopes(w, p + "1.prelu.weight"));
+  up_ = TransposedConvolution(place, w, p + "2");
 }
 
-Frame AmtDecoder::forward(Stream& stream, const Frame& in) const {
+Frame AmtDecoder::forward(const Place& place, const Frame& in) const {
   const int64_t h = in.layout().height, w = in.layout().width, wide = convolutions_[0].out_channels();
-  Frame y(h, w, wide), a(h, w, wide), b(h, w, wide), tail(h, w, skip_), side(h, w, skip_);
-  convolutions_[0](stream, y, in);
+  Frame y(place, h, w, wide), a(place, h, w, wide), b(place, h, w, wide), tail(place, h, w, skip_), side(place, h, w, skip_);
+  convolutions_[0](place, y, in);
   // The last channels of a map pass through one convolution more.
   const auto with_tail = [&](Frame& to, const Frame& from, size_t i) {
-    convolutions_[i](stream, to, from);
-    frame_channels(stream, tail.data(), tail.layout(), to.data(), to.layout(), {.from = wide - skip_, .count = skip_});
-    convolutions_[i + 1](stream, side, tail);
-    frame_channels(stream, to.data(), to.layout(), side.data(), side.layout(), {.to = wide - skip_, .count = skip_});
+    convolutions_[i](place, to, from);
+    frame_channels(place.stream(), tail.data(), tail.layout(), to.data(), to.layout(), {.from = wide - skip_, .count = skip_});
+    convolutions_[i + 1](place, side, tail);
+    frame_channels(place.stream(), to.data(), to.layout(), side.data(), side.layout(), {.to = wide - skip_, .count = skip_});
   };
   with_tail(a, y, 1);
   with_tail(b, a, 3);
-  convolutions_[5](stream, y, b, {.residual = &y});
-  Frame out(2 * h, 2 * w, up_.out_channels(), 0);
-  up_(stream, out, y);
+  convolutions_[5](place, y, b, {.residual = &y});
+  Frame out(place, 2 * h, 2 * w, up_.out_channels(), 0);
+  up_(place, out, y);
   return out;
 }
 
-AmtUpdate::AmtUpdate(Stream& stream, const NetworkWeights& w, int stage) {
+AmtUpdate::AmtUpdate(const Place& place, const NetworkWeights& w, int stage) {
   const auto read = [&](const char* name) { return ConvWeights::read(w, update_name(stage) + name); };
   const auto without_bias = [](ConvWeights c) {
     c.drop_bias();
     return c;
   };
-  correlation_ = FrameConvolution(stream, read("convc1"), leaky());
-  flow1_ = FrameConvolution(stream, over_rows(read("convf1")), leaky());
-  flow2_ = FrameConvolution(stream, read("convf2"), leaky());
+  correlation_ = FrameConvolution(place, read("convc1"), leaky());
+  flow1_ = FrameConvolution(place, over_rows(read("convf1")), leaky());
+  flow2_ = FrameConvolution(place, read("convf2"), leaky());
   // conv reads two maps, gru.0 three, of which the flows ride behind the first, as they are.
   const int64_t correlation = correlation_.out_channels(), side = flow2_.out_channels();
   motion_ = read("conv").shape.out;
   const ConvWeights motion = read("conv").padded_outputs(motion_ + kAmtFlows);
   std::vector<float> slope(static_cast<size_t>(motion_), kLeak);
   slope.resize(slope.size() + kAmtFlows, 1.0F);
-  motion_correlation_ = FrameConvolution(stream, without_bias(motion.inputs(0, correlation)));
-  motion_flow_ = FrameConvolution(stream, motion.inputs(correlation, side), slope);
+  motion_correlation_ = FrameConvolution(place, without_bias(motion.inputs(0, correlation)));
+  motion_flow_ = FrameConvolution(place, motion.inputs(correlation, side), slope);
   const ConvWeights mix = read("gru.0");
-  mix_motion_ = FrameConvolution(stream, without_bias(mix.inputs(0, motion_ + kAmtFlows)));
-  mix_feature_ = FrameConvolution(stream, mix.inputs(motion_ + kAmtFlows, mix.shape.in - motion_ - kAmtFlows), leaky());
-  mix_ = FrameConvolution(stream, read("gru.2"));
-  feature1_ = FrameConvolution(stream, read("feat_head.0"), leaky());
-  feature2_ = FrameConvolution(stream, read("feat_head.2"));
-  head1_ = FrameConvolution(stream, read("flow_head.0"), leaky());
-  head2_ = FrameConvolution(stream, read("flow_head.2"));
+  mix_motion_ = FrameConvolution(place, without_bias(mix.inputs(0, motion_ + kAmtFlows)));
+  mix_feature_ = FrameConvolution(place, mix.inputs(motion_ + kAmtFlows, mix.shape.in - motion_ - kAmtFlows), leaky());
+  mix_ = FrameConvolution(place, read("gru.2"));
+  feature1_ = FrameConvolution(place, read("feat_head.0"), leaky());
+  feature2_ = FrameConvolution(place, read("feat_head.2"));
+  head1_ = FrameConvolution(place, read("flow_head.0"), leaky());
+  head2_ = FrameConvolution(place, read("flow_head.2"));
 }
 
-void AmtUpdate::forward(Stream& stream, const Frame& correlations, Frame& small, Frame& feature, Frame& flows, int64_t d) const {
+void AmtUpdate::forward(const Place& place, const Frame& correlations, Frame& small, Frame& feature, Frame& flows, int64_t d) const {
   const FrameLayout& l = correlations.layout();
-  const auto frame = [&](int64_t channels, int64_t border = 1) { return Frame(l.height, l.width, channels, border); };
-  const auto resize = [&](Frame& out, const Frame& in, FrameScaling s) { frame_resize(stream, out.data(), out.layout(), in.data(), in.layout(), s); };
+  const auto frame = [&](int64_t channels, int64_t border = 1) { return Frame(place, l.height, l.width, channels, border); };
+  const auto resize = [&](Frame& out, const Frame& in, FrameScaling s) { frame_resize(place.stream(), out.data(), out.layout(), in.data(), in.layout(), s); };
   Frame motion = frame(motion_ + kAmtFlows), mixed = frame(mix_.out_channels());
   {
     Frame rows = frame(kAmtFlows * kFlowTaps, kFlowTaps / 2), a = frame(correlation_.out_channels()), b1 = frame(flow1_.out_channels()),
@@ -194,22 +194,22 @@ void AmtUpdate::forward(Stream& stream, const Frame& correlations, Frame& small,
     s.channels = kAmtFlows, s.pitch = small.layout().stored();
     s.rows = rows.data(), s.rows_layout = rows.layout(), s.taps = kFlowTaps;
     s.beside = beside.data(), s.beside_layout = beside.layout(), s.first = motion_;
-    flow_advance(stream, s);
-    correlation_(stream, a, correlations);
-    flow1_(stream, b1, rows);
-    flow2_(stream, b, b1);
-    motion_correlation_(stream, motion, a, {.residual = &beside});
-    motion_flow_(stream, motion, b, {.residual = &motion});
+    flow_advance(place.stream(), s);
+    correlation_(place, a, correlations);
+    flow1_(place, b1, rows);
+    flow2_(place, b, b1);
+    motion_correlation_(place, motion, a, {.residual = &beside});
+    motion_flow_(place, motion, b, {.residual = &motion});
     resize(net, feature, {.down = d});
     Frame hidden = frame(mix_motion_.out_channels());
-    mix_motion_(stream, hidden, motion);
-    mix_feature_(stream, hidden, net, {.residual = &hidden});
-    mix_(stream, mixed, hidden);
+    mix_motion_(place, hidden, motion);
+    mix_feature_(place, hidden, net, {.residual = &hidden});
+    mix_(place, mixed, hidden);
   }
   const auto change = [&](Frame& of, const FrameConvolution& first, const FrameConvolution& second, float factor) {
     Frame between = frame(first.out_channels()), delta = frame(second.out_channels());
-    first(stream, between, mixed);
-    second(stream, delta, between);
+    first(place, between, mixed);
+    second(place, delta, between);
     resize(of, delta, {.up = d, .factor = factor, .add = true});
   };
   change(feature, feature1_, feature2_, 1);

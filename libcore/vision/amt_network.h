@@ -25,13 +25,13 @@ struct AmtWidths {
 AmtWidths require_amt(const NetworkWeights& weights);
 
 // Convolution and PReLU, weights NAME.0 and slopes NAME.1.
-FrameConvolution prelu_convolution(Stream& stream, const NetworkWeights& weights, const std::string& name, int64_t stride = 1);
+FrameConvolution prelu_convolution(const Place& place, const NetworkWeights& weights, const std::string& name, int64_t stride = 1);
 
 // Maps of one picture at H/2, H/4, H/8, H/16.
 class AmtPyramid {
  public:
-  AmtPyramid(Stream& stream, const NetworkWeights& weights);
-  std::array<Frame, 4> forward(Stream& stream, const Frame& blocks) const;
+  AmtPyramid(const Place& place, const NetworkWeights& weights);
+  std::array<Frame, 4> forward(const Place& place, const Frame& blocks) const;
 
  private:
   std::vector<FrameConvolution> down_, same_;
@@ -40,9 +40,9 @@ class AmtPyramid {
 // convblock: to twice the sides.
 class AmtDecoder {
  public:
-  AmtDecoder(Stream& stream, const NetworkWeights& weights, int stage);
+  AmtDecoder(const Place& place, const NetworkWeights& weights, int stage);
   // The result has no border.
-  Frame forward(Stream& stream, const Frame& in) const;
+  Frame forward(const Place& place, const Frame& in) const;
   int64_t in_channels() const { return in_; }
   int64_t out_channels() const { return up_.out_channels(); }
 
@@ -55,10 +55,10 @@ class AmtDecoder {
 // One update of a feature and its flows from the correlations.
 class AmtUpdate {
  public:
-  AmtUpdate(Stream& stream, const NetworkWeights& weights, int stage);
+  AmtUpdate(const Place& place, const NetworkWeights& weights, int stage);
   // correlations at H/8, border 0; feature and flows (border 0) at d times its sides; both are replaced by themselves
   // plus their change. small: the flows at H/8, resize(flows, 1/d)/d; not changed.
-  void forward(Stream& stream, const Frame& correlations, Frame& small, Frame& feature, Frame& flows, int64_t d) const;
+  void forward(const Place& place, const Frame& correlations, Frame& small, Frame& feature, Frame& flows, int64_t d) const;
 
  private:
   FrameConvolution correlation_, flow1_, flow2_, motion_correlation_, motion_flow_, mix_motion_, mix_feature_, mix_, feature1_, feature2_, head1_, head2_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/frame/frame_ops.h"
@@ -13,10 +14,10 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 int64_t whole_panels(int64_t channels) { return (channels + kConvPanel - 1) / kConvPanel * kConvPanel; }
 
-HostTensor panel_vector(const std::vector<float>& values, int64_t channels) {
+PlacedTensor panel_vector(const Place& place, const std::vector<float>& values, int64_t channels) {
   HostTensor v(DType::kF32, {whole_panels(channels)});
   std::ranges::copy(values, v.f32());
-  return v;
+  return {place, std::move(v)};
 }
 }  // namespace
 
@@ -25,13 +26,23 @@ ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit) 
   return {across / 2, across - across / 2, down / 2, down - down / 2};
 }
 
-Frame::Frame(int64_t height, int64_t width, int64_t channels, int64_t border)
-    : layout_{.height = height, .width = width, .channels = channels, .dtype = DType::kF32, .border = border}, memory_(DType::kF32, {layout_.elements()}) {}
+Frame::Frame(const Place& place, int64_t height, int64_t width, int64_t channels, int64_t border)
+    : layout_{.height = height, .width = width, .channels = channels, .dtype = DType::kF32, .border = border}, memory_(place, DType::kF32, {layout_.elements()}) {}
 
-HostTensor Frame::planes(Stream& stream) const {
-  HostTensor out(DType::kF32, {layout_.channels, layout_.height, layout_.width});
-  frame_to_planes(stream, out.f32(), data(), layout_, {.plane = layout_.height * layout_.width, .width = layout_.width, .count = layout_.channels});
-  return out;
+Frame Frame::constant(const Place& place, int64_t height, int64_t width, float value) {
+  Frame f;
+  f.layout_ = {.height = height, .width = width, .channels = 1, .dtype = DType::kF32, .border = 0};
+  HostTensor cells(DType::kF32, {f.layout_.elements()});
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x) cells.f32()[f.layout_.cell(y, x)] = value;
+  f.memory_ = {place, std::move(cells)};
+  return f;
+}
+
+HostTensor Frame::planes(const Place& place) const {
+  PlacedTensor out(place, DType::kF32, {layout_.channels, layout_.height, layout_.width});
+  frame_to_planes(place.stream(), out.f32(), data(), layout_, {.plane = layout_.height * layout_.width, .width = layout_.width, .count = layout_.channels});
+  return out.to_host(place);
 }
 
 ConvWeights ConvWeights::read(const NetworkWeights& weights, const std::string& name) {
@@ -137,18 +148,19 @@ ConvWeights over_rows(const ConvWeights& a) {
   return c;
 }
 
-FrameConvolution::FrameConvolution(Stream& stream, const ConvWeights& weights, std::vector<float> slope, int64_t stride)
+FrameConvolution::FrameConvolution(const Place& place, const ConvWeights& weights, std::vector<float> slope, int64_t stride)
     : shape_(weights.shape),
       stride_(stride),
       dy_(-(shape_.kh / 2)),
       dx_(-(shape_.kw / 2)),
-      packed_(DType::kF32, {conv_packed_bytes(shape_, DType::kF32) / 4}) {
+      packed_(place, DType::kF32, {conv_packed_bytes(shape_, DType::kF32) / 4}) {
   MS_CHECK(static_cast<int64_t>(weights.w.size()) == shape_.weights());
-  conv_pack(stream, packed_.f32(), weights.w.data(), shape_, DType::kF32);
-  if (!weights.bias.empty()) bias_ = panel_vector(weights.bias, shape_.out);
+  conv_pack(place.stream(), packed_.f32(), PlacedInput(place, weights.w.data(), shape_.weights() * 4).f32(), shape_, DType::kF32);
+  if (!weights.bias.empty()) bias_ = panel_vector(place, weights.bias, shape_.out);
   if (slope.size() == 1) slope.resize(at(shape_.out), slope[0]);
   MS_CHECK(slope.empty() || static_cast<int64_t>(slope.size()) == shape_.out);
-  if (!slope.empty()) slope_ = panel_vector(slope, shape_.out);
+  if (!slope.empty()) slope_ = panel_vector(place, slope, shape_.out);
+  place.finish();  // the weights may go
 }
 
 FrameConv FrameConvolution::call(Frame& out, const Frame& in, const AddedFrames& added) const {
@@ -176,21 +188,21 @@ FrameConv FrameConvolution::call(Frame& out, const Frame& in, const AddedFrames&
   return c;
 }
 
-void FrameConvolution::operator()(Stream& stream, Frame& out, const Frame& in, const AddedFrames& added) const {
+void FrameConvolution::operator()(const Place& place, Frame& out, const Frame& in, const AddedFrames& added) const {
   FrameConv c = call(out, in, added);
   c.frames[0] = in.data();
-  frame_conv(stream, c);
+  frame_conv(place.stream(), c);
 }
 
-void FrameConvolution::operator()(Stream& stream, Frame& out, const Frame& first, const Frame& second, const AddedFrames& added) const {
+void FrameConvolution::operator()(const Place& place, Frame& out, const Frame& first, const Frame& second, const AddedFrames& added) const {
   FrameConv c = call(out, first, added);
   MS_CHECK(first.layout().row() == second.layout().row() && first.layout().border == second.layout().border && shape_.kt == 2);
   c.frames[0] = first.data();
   c.frames[1] = second.data();
-  frame_conv(stream, c);
+  frame_conv(place.stream(), c);
 }
 
-TransposedConvolution::TransposedConvolution(Stream& stream, const NetworkWeights& weights, const std::string& name) {
+TransposedConvolution::TransposedConvolution(const Place& place, const NetworkWeights& weights, const std::string& name) {
   const HostTensor w = weights.read(name + ".weight"), b = weights.read(name + ".bias");
   const int64_t in = w.shape()[0], out = w.shape()[1];
   for (int64_t phase = 0; phase < 4; ++phase) {
@@ -201,7 +213,7 @@ TransposedConvolution::TransposedConvolution(Stream& stream, const NetworkWeight
       for (int64_t i = 0; i < in; ++i)
         for (int64_t y = 0; y < 2; ++y)
           for (int64_t x = 0; x < 2; ++x) c.w.push_back(w.f32()[((i * out + o) * 4 + (3 - down - 2 * y)) * 4 + (3 - across - 2 * x)]);
-    FrameConvolution& f = phases_.emplace_back(stream, c);
+    FrameConvolution& f = phases_.emplace_back(place, c);
     f.dy_ = down - 1;
     f.dx_ = across - 1;
     f.step_ = 2;
@@ -210,8 +222,8 @@ TransposedConvolution::TransposedConvolution(Stream& stream, const NetworkWeight
   }
 }
 
-void TransposedConvolution::operator()(Stream& stream, Frame& out, const Frame& in) const {
-  for (const FrameConvolution& f : phases_) f(stream, out, in);
+void TransposedConvolution::operator()(const Place& place, Frame& out, const Frame& in) const {
+  for (const FrameConvolution& f : phases_) f(place, out, in);
 }
 
 int64_t width_of(const NetworkWeights& weights, const std::string& name, size_t rank, size_t axis) {

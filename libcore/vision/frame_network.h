@@ -1,5 +1,5 @@
 // What convolutional networks of frames are built from: frames with their memory, and convolutions as their kernels read
-// them. Streams run work at once (InlineStream, PoolStream).
+// them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,6 +8,7 @@
 #include "kernels/conv3d/conv3d.h"
 #include "tensor/tensor.h"
 #include "vision/network_weights.h"
+#include "vision/place.h"
 
 namespace megaslide {
 
@@ -21,17 +22,19 @@ ReplicatePadding replicate_padding(int64_t width, int64_t height, int64_t unit);
 class Frame {
  public:
   Frame() = default;
-  Frame(int64_t height, int64_t width, int64_t channels, int64_t border = 1);
+  Frame(const Place& place, int64_t height, int64_t width, int64_t channels, int64_t border = 1);
+  // One channel of one value, border 0.
+  static Frame constant(const Place& place, int64_t height, int64_t width, float value);
   bool empty() const { return memory_.empty(); }
   const FrameLayout& layout() const { return layout_; }
   float* data() { return memory_.f32(); }
   const float* data() const { return memory_.f32(); }
   int64_t bytes() const { return memory_.bytes(); }
-  HostTensor planes(Stream& stream) const;  // [C,H,W]
+  HostTensor planes(const Place& place) const;  // [C,H,W], on the processor
 
  private:
   FrameLayout layout_;
-  HostTensor memory_;
+  PlacedTensor memory_;
 };
 
 // Weights (out,in,kh,kw) and bias (out) in fp32, on their way from a file to a convolution.
@@ -69,10 +72,10 @@ class FrameConvolution {
  public:
   FrameConvolution() = default;
   // slope: of negative results, one a channel or one for all; empty is none. Padding is half the kernel.
-  FrameConvolution(Stream& stream, const ConvWeights& weights, std::vector<float> slope = {}, int64_t stride = 1);
+  FrameConvolution(const Place& place, const ConvWeights& weights, std::vector<float> slope = {}, int64_t stride = 1);
 
-  void operator()(Stream& stream, Frame& out, const Frame& in, const AddedFrames& added = {}) const;
-  void operator()(Stream& stream, Frame& out, const Frame& first, const Frame& second, const AddedFrames& added) const;
+  void operator()(const Place& place, Frame& out, const Frame& in, const AddedFrames& added = {}) const;
+  void operator()(const Place& place, Frame& out, const Frame& first, const Frame& second, const AddedFrames& added) const;
   int64_t out_channels() const { return shape_.out; }
   int64_t stride() const { return stride_; }
   int64_t bytes() const { return packed_.bytes(); }
@@ -83,7 +86,7 @@ class FrameConvolution {
   ConvShape shape_;
   int64_t stride_ = 1, dy_ = 0, dx_ = 0;
   int64_t step_ = 1, y_ = 0, x_ = 0;  // of results in their frame
-  HostTensor packed_, bias_, slope_;
+  PlacedTensor packed_, bias_, slope_;
 };
 
 // A transposed 4×4 convolution of stride 2 and padding 1, weights (in,out,4,4): four of 2×2, one for each place in a 2×2
@@ -91,8 +94,8 @@ class FrameConvolution {
 class TransposedConvolution {
  public:
   TransposedConvolution() = default;
-  TransposedConvolution(Stream& stream, const NetworkWeights& weights, const std::string& name);
-  void operator()(Stream& stream, Frame& out, const Frame& in) const;
+  TransposedConvolution(const Place& place, const NetworkWeights& weights, const std::string& name);
+  void operator()(const Place& place, Frame& out, const Frame& in) const;
   int64_t out_channels() const { return phases_.front().out_channels(); }
 
  private:

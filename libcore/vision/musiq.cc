@@ -1,6 +1,7 @@
 #include "vision/musiq.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -21,7 +22,7 @@ constexpr const char *kClassToken = "transformer_encoder.cls", *kPositions = "tr
 
 }  // namespace
 
-MusiqNetwork MusiqNetwork::load(Stream& stream, const NetworkWeights& file, int64_t heads) {
+MusiqNetwork MusiqNetwork::load(const Place& place, const NetworkWeights& file, int64_t heads) {
   MS_CHECK(heads > 0, "{}", heads);
   const TransformerShape shape = transformer_shape(file, block_names(), kEps, MlpActivation::kGelu, false, heads);
   const MusiqStem::Channels stem = MusiqStem::Channels::of(file);
@@ -39,38 +40,38 @@ MusiqNetwork MusiqNetwork::load(Stream& stream, const NetworkWeights& file, int6
   add_transformer_tensors(expected, shape, block_names());
   file.require(expected);
   MusiqNetwork m;
-  m.stem_ = MusiqStem(stream, file, stem);
-  m.embedding_ = {stream, file.read("embedding.weight"), file.read("embedding.bias"), Products::kFloat};
+  m.stem_ = MusiqStem(place, file, stem);
+  m.embedding_ = {place, file.read("embedding.weight"), file.read("embedding.bias"), Products::kFloat};
   m.class_token_ = file.read(kClassToken);
   m.positions_ = file.read(kPositions);
   m.scales_ = file.read(kScales);
-  m.transformer_ = {stream, file, shape, block_names(), DType::kF32};
-  m.norm_ = AffineNorm(stream, file, kNorm, kEps);
+  m.transformer_ = {place, file, shape, block_names(), DType::kF32};
+  m.norm_ = AffineNorm(place, file, kNorm, kEps);
   m.head_weight_ = file.read("head.weight");
   m.head_bias_ = file.read("head.bias");
   return m;
 }
 
-HostTensor MusiqNetwork::embedding(Stream& stream, const MusiqPatches& patches) const {
-  const HostTensor stem = stem_.forward(stream, patches.pixels);
-  HostTensor out(DType::kF32, {patches.count(), width()});
-  embedding_.forward(stream, out.f32(), stem.data(), patches.count());
-  return out;
+HostTensor MusiqNetwork::embedding(const Place& place, const MusiqPatches& patches) const {
+  const PlacedTensor stem = stem_.forward(place, patches.pixels);
+  PlacedTensor out(place, DType::kF32, {patches.count(), width()});
+  embedding_.forward(place, out.f32(), stem.data(), patches.count());
+  return out.to_host(place);
 }
 
-HostTensor MusiqNetwork::class_feature(Stream& stream, const HostTensor& embedding, const MusiqPatches& patches) const {
+HostTensor MusiqNetwork::class_feature(const Place& place, const HostTensor& embedding, const MusiqPatches& patches) const {
   const int64_t n = patches.count(), w = width();
-  HostTensor x(DType::kF32, {1 + n, w});
-  std::copy_n(class_token_.f32(), w, x.f32());
+  HostTensor rows(DType::kF32, {1 + n, w});
+  std::copy_n(class_token_.f32(), w, rows.f32());
   for (int64_t i = 0; i < n; ++i) {
     const float *from = embedding.f32() + i * w, *position = positions_.f32() + patches.positions[static_cast<size_t>(i)] * w,
                 *scale = scales_.f32() + patches.scales[static_cast<size_t>(i)] * w;
-    float* to = x.f32() + (1 + i) * w;
+    float* to = rows.f32() + (1 + i) * w;
     for (int64_t c = 0; c < w; ++c) to[c] = from[c] + position[c] + scale[c];
   }
-  PlacedTensor feature = transformer_.forward(stream, x.f32(), 1, 1 + n, 0);
-  norm_.forward(stream, feature.f32(), feature.f32(), 1, DType::kF32);
-  return feature.to_host(stream);
+  PlacedTensor x(place, std::move(rows)), feature = transformer_.forward(place, x.f32(), 1, 1 + n, 0);
+  norm_.forward(place, feature.f32(), feature.f32(), 1, DType::kF32);
+  return feature.to_host(place);
 }
 
 double MusiqNetwork::score_of(const HostTensor& class_feature) const {
@@ -79,9 +80,10 @@ double MusiqNetwork::score_of(const HostTensor& class_feature) const {
   return score;
 }
 
-double MusiqNetwork::score(Stream& stream, const Picture& picture) const {
-  const MusiqPatches patches = musiq_patches(musiq_frame(picture, stream.pool()), stream.pool());
-  return score_of(class_feature(stream, embedding(stream, patches), patches));
+double MusiqNetwork::score(const Place& place, const Picture& picture) const {
+  ThreadPool& pool = place.stream().pool();
+  const MusiqPatches patches = musiq_patches(musiq_frame(picture, pool), pool);
+  return score_of(class_feature(place, embedding(place, patches), patches));
 }
 
 }  // namespace megaslide

@@ -16,18 +16,18 @@ class MusiqNetwork {
   static constexpr int64_t kPublishedHeads = 6;
   // Throws Error that lists every tensor that is missing, unknown or of another shape. `heads` is the one number that the file does
   // not hold.
-  static MusiqNetwork load(Stream& stream, const NetworkWeights& file, int64_t heads = kPublishedHeads);
+  static MusiqNetwork load(const Place& place, const NetworkWeights& file, int64_t heads = kPublishedHeads);
 
   int64_t width() const { return embedding_.outputs(); }
 
   // Quality of a frame, about 0 … 100, not clamped. Throws Error for a frame that is too narrow (musiq_frame). fp32, sums of the norms
   // wider. Beside the weights some 50 MB, whatever the frame's size.
-  double score(Stream& stream, const Picture& picture) const;
+  double score(const Place& place, const Picture& picture) const;
 
   // The way there: patches' rows of the linear layer, F32 (N, width) …
-  HostTensor embedding(Stream& stream, const MusiqPatches& patches) const;
+  HostTensor embedding(const Place& place, const MusiqPatches& patches) const;
   // … the class token after the last norm, F32 (1, width), of the rows …
-  HostTensor class_feature(Stream& stream, const HostTensor& embedding, const MusiqPatches& patches) const;
+  HostTensor class_feature(const Place& place, const HostTensor& embedding, const MusiqPatches& patches) const;
   // … and its score.
   double score_of(const HostTensor& class_feature) const;
 

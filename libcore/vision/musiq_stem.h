@@ -23,21 +23,21 @@ class MusiqStem {
   };
   MusiqStem() = default;
   // Reads the tensors, which have been required.
-  MusiqStem(Stream& stream, const NetworkWeights& file, const Channels& channels);
+  MusiqStem(const Place& place, const NetworkWeights& file, const Channels& channels);
 
   static constexpr int64_t kResultSide = kMusiqPatch / 4;
   int64_t outputs() const { return kResultSide * kResultSide * channels_.outer; }
-  // pixels: (N,32,32,3). Gives F32 (N, 8, 8, outer). Some 5 MB beside it, for 16 patches at a time.
-  HostTensor forward(Stream& stream, const HostTensor& pixels) const;
+  // pixels: F32 (N,32,32,3). Gives F32 (N, 8, 8, outer). Some 5 MB beside it, for 16 patches at a time.
+  PlacedTensor forward(const Place& place, const HostTensor& pixels) const;
 
  private:
   struct Norm {
-    HostTensor weight, bias;
+    PlacedTensor weight, bias;
     float eps = 0;
   };
   struct Buffers;
-  void forward_batch(Stream& stream, const Buffers& b, float* out, const float* pixels, int64_t n) const;
-  void norm(Stream& stream, float* y, const float* x, const float* addend, const Norm& norm, int64_t n, int64_t side, bool relu) const;
+  void forward_batch(const Place& place, const Buffers& b, float* out, const float* pixels, int64_t n) const;
+  void norm(const Place& place, float* y, const float* x, const float* addend, const Norm& norm, int64_t n, int64_t side, bool relu) const;
 
   Channels channels_;
   PackedLinear root_, conv1_, conv2_, conv3_, shortcut_;

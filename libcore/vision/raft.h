@@ -37,17 +37,17 @@ class RaftFrame {
 class Raft {
  public:
   // Reads and checks all tensors; throws Error where they are not this network's.
-  Raft(Stream& stream, const NetworkWeights& weights);
+  Raft(const Place& place, const NetworkWeights& weights);
   ~Raft();
   // Opens `path` as NetworkWeights does, with the prefix "module.".
-  static Raft open(Stream& stream, const std::string& path);
+  static Raft open(const Place& place, const std::string& path);
   Raft(Raft&&) noexcept;
 
   // rgb: (height, width, 3) bytes. Throws Error where the size is not applicable.
-  RaftFrame frame(Stream& stream, const uint8_t* rgb, int64_t width, int64_t height) const;
+  RaftFrame frame(const Place& place, const uint8_t* rgb, int64_t width, int64_t height) const;
   // The flow [2,H,W] (x, then y; pixels) on the padded size that takes each pixel of `a` to its place in `b`.
   // Throws Error where their sizes differ.
-  HostTensor flow(Stream& stream, const RaftFrame& a, const RaftFrame& b, int iterations = kRaftIterations) const;
+  HostTensor flow(const Place& place, const RaftFrame& a, const RaftFrame& b, int iterations = kRaftIterations) const;
 
  private:
   struct Weights;

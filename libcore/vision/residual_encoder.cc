@@ -94,7 +94,7 @@ void ResidualEncoder::expect(const NetworkWeights& w, const std::string& prefix,
   }
 }
 
-ResidualEncoder::ResidualEncoder(Stream& stream, const NetworkWeights& w, const std::string& prefix, EncoderNorm norm) : norm_(norm) {
+ResidualEncoder::ResidualEncoder(const Place& place, const NetworkWeights& w, const std::string& prefix, EncoderNorm norm) : norm_(norm) {
   // ReLU follows a folded norm at once; an instance norm needs the whole map first.
   const std::vector<float> slope = norm == EncoderNorm::kBatch ? std::vector<float>{0} : std::vector<float>{};
   const auto read = [&](const std::string& name, const std::string& norm_name) {
@@ -102,45 +102,45 @@ ResidualEncoder::ResidualEncoder(Stream& stream, const NetworkWeights& w, const 
     if (norm == EncoderNorm::kBatch) fold_norm(c, w, norm_name);
     return c;
   };
-  stem_ = FrameConvolution(stream, over_blocks(read(prefix + "conv1", prefix + "norm1")), slope);
+  stem_ = FrameConvolution(place, over_blocks(read(prefix + "conv1", prefix + "norm1")), slope);
   for (const BlockNames& b : blocks_of(w, prefix)) {
     Block& block = layers_.emplace_back();
     int64_t stride = b.stride;
     for (int i = 1; i <= b.convolutions; ++i) {
       const ConvWeights c = read(fmt::format("{}conv{}", b.prefix, i), fmt::format("{}norm{}", b.prefix, i));
-      block.convolutions.emplace_back(stream, c, slope, c.shape.kh == 3 ? std::exchange(stride, 1) : 1);
+      block.convolutions.emplace_back(place, c, slope, c.shape.kh == 3 ? std::exchange(stride, 1) : 1);
     }
     if (b.shortcut)
-      block.shortcut.emplace_back(stream, read(b.prefix + "downsample.0", shortcut_norms(w, b.prefix).front()), std::vector<float>{}, b.stride);
+      block.shortcut.emplace_back(place, read(b.prefix + "downsample.0", shortcut_norms(w, b.prefix).front()), std::vector<float>{}, b.stride);
   }
 }
 
 // One forward pass: its frames, which blocks of one size share.
 class ResidualEncoder::Pass {
  public:
-  Pass(Stream& stream, EncoderNorm norm) : stream_(stream), norm_(norm) {}
+  Pass(const Place& place, EncoderNorm norm) : place_(place), norm_(norm) {}
 
   // norm and ReLU of a convolution's results, in place. With a folded norm they are done.
   void norm_relu(Frame& x) {
-    if (norm_ == EncoderNorm::kInstance) frame_relu(stream_, x.data(), x.layout(), term(x, 0), {});
+    if (norm_ == EncoderNorm::kInstance) frame_relu(place_.stream(), x.data(), x.layout(), term(x, 0), {});
   }
   // x = ReLU(ReLU(norm(y)) + x), or + the norm of x where x is a shortcut's result.
   void add_relu(Frame& x, const Frame& y, bool shortcut) {
     const FrameTerm first = term(y, 0);
-    frame_relu(stream_, x.data(), x.layout(), first, shortcut ? term(x, 1) : FrameTerm{x.data(), nullptr, nullptr});
+    frame_relu(place_.stream(), x.data(), x.layout(), first, shortcut ? term(x, 1) : FrameTerm{x.data(), nullptr, nullptr});
   }
   void block(const Block& b, Frame& x) {
     const Frame* from = &x;
     for (size_t i = 0; i < b.convolutions.size(); ++i) {
       const FrameConvolution& c = b.convolutions[i];
       Frame& to = scratch(i, from->layout(), c);
-      c(stream_, to, *from);
+      c(place_, to, *from);
       if (i + 1 < b.convolutions.size()) norm_relu(to);
       from = &to;
     }
     if (!b.shortcut.empty()) {
-      Frame shortcut(from->layout().height, from->layout().width, from->layout().channels);
-      b.shortcut[0](stream_, shortcut, x);
+      Frame shortcut(place_, from->layout().height, from->layout().width, from->layout().channels);
+      b.shortcut[0](place_, shortcut, x);
       x = std::move(shortcut);
     }
     add_relu(x, *from, !b.shortcut.empty());
@@ -152,34 +152,35 @@ class ResidualEncoder::Pass {
     const FrameLayout& l = frames_[i].layout();
     if (l.height != h || l.width != w || l.channels != c.out_channels()) {
       frames_[i] = Frame();
-      frames_[i] = Frame(h, w, c.out_channels());
+      frames_[i] = Frame(place_, h, w, c.out_channels());
     }
     return frames_[i];
   }
+  void grow(PlacedTensor& t, DType dtype, int64_t elements) {
+    if (t.empty() || t.elements() < elements) t = PlacedTensor(place_, dtype, {elements});
+  }
   FrameTerm term(const Frame& x, size_t slot) {
     if (norm_ == EncoderNorm::kBatch) return {x.data(), nullptr, nullptr};
-    const int64_t stored = x.layout().stored();
-    std::vector<float>&scale = scale_[slot], &shift = shift_[slot];
-    scale.resize(static_cast<size_t>(stored));
-    shift.resize(static_cast<size_t>(stored));
-    sums_.resize(static_cast<size_t>(instance_norm_scratch(x.layout())));
-    instance_norm_scale(stream_, scale.data(), shift.data(), sums_.data(), x.data(), x.layout(), static_cast<float>(kNormEps));
-    return {x.data(), scale.data(), shift.data()};
+    PlacedTensor &scale = scale_[slot], &shift = shift_[slot];
+    grow(scale, DType::kF32, x.layout().stored());
+    grow(shift, DType::kF32, x.layout().stored());
+    grow(sums_, DType::kU8, 8 * instance_norm_scratch(x.layout()));
+    instance_norm_scale(place_.stream(), scale.f32(), shift.f32(), reinterpret_cast<double*>(sums_.data()), x.data(), x.layout(), static_cast<float>(kNormEps));
+    return {x.data(), scale.f32(), shift.f32()};
   }
 
-  Stream& stream_;
+  Place place_;
   EncoderNorm norm_;
   std::array<Frame, 3> frames_;
-  std::vector<float> scale_[2], shift_[2];
-  std::vector<double> sums_;
+  PlacedTensor scale_[2], shift_[2], sums_;
 };
 
-Frame ResidualEncoder::forward(Stream& stream, const Frame& blocks) const {
+Frame ResidualEncoder::forward(const Place& place, const Frame& blocks) const {
   const FrameLayout& l = blocks.layout();
   MS_CHECK(l.height % 4 == 0 && l.width % 4 == 0 && l.channels == 12 && l.border == 2);
-  Pass pass(stream, norm_);
-  Frame x(l.height, l.width, stem_.out_channels());
-  stem_(stream, x, blocks);
+  Pass pass(place, norm_);
+  Frame x(place, l.height, l.width, stem_.out_channels());
+  stem_(place, x, blocks);
   pass.norm_relu(x);
   for (const Block& b : layers_) pass.block(b, x);
   return x;

@@ -21,11 +21,11 @@ class ResidualEncoder {
   static void expect(const NetworkWeights& weights, const std::string& prefix, EncoderNorm norm, std::map<std::string, Shape>& expected,
                      std::vector<std::string>& ignored);
   // Weights as required.
-  ResidualEncoder(Stream& stream, const NetworkWeights& weights, const std::string& prefix, EncoderNorm norm);
+  ResidualEncoder(const Place& place, const NetworkWeights& weights, const std::string& prefix, EncoderNorm norm);
 
   // blocks: cells of 2×2 pixels, 12 channels, border 2. The result has a quarter of its sides (an eighth of the picture's)
   // and widths().back() channels. The frame's sides are multiples of 4.
-  Frame forward(Stream& stream, const Frame& blocks) const;
+  Frame forward(const Place& place, const Frame& blocks) const;
   int64_t width() const { return layers_.back().convolutions.back().out_channels(); }
 
  private:

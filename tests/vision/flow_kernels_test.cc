@@ -6,6 +6,7 @@
 
 #include "kernels/flow/flow.h"
 #include "tests/support/elementwise.h"
+#include "tests/vision/processor.h"
 #include "vision/frame_network.h"
 
 namespace megaslide {
@@ -13,7 +14,7 @@ namespace {
 using namespace testing_support;
 
 Frame random_frame(int64_t h, int64_t w, int64_t channels, int64_t border, uint64_t series, double deviation = 1, double mean = 0) {
-  Frame f(h, w, channels, border);
+  Frame f(processor(), h, w, channels, border);
   const std::vector<float> v = normals(h * w * channels, series, deviation, mean);
   for (int64_t i = 0; i < h * w; ++i) std::copy_n(v.begin() + i * channels, channels, f.data() + f.layout().cell(i / w, i % w));
   return f;
@@ -41,7 +42,7 @@ TEST(FlowKernels, LookupEqualsItsPlainTwin) {
       flow[2] = 1e30F, flow[7] = -1e9F;
       c.flow = flow.data(), c.flow_pitch = 4, c.flow_first = 2, c.flow_scale = 2, c.scale = 0.25F, c.radius = radius, c.first = 5;
       InlineStream stream(2);
-      Frame got(h, w, 5 + kFlowLevels * k * k, 0), want(h, w, 5 + kFlowLevels * k * k, 0);
+      Frame got(processor(), h, w, 5 + kFlowLevels * k * k, 0), want(processor(), h, w, 5 + kFlowLevels * k * k, 0);
       correlation_lookup(stream, got.data(), got.layout(), c);
       reference::correlation_lookup(want.data(), want.layout(), c);
       // Positions of some 40 cells in fp32 are half a unit of 4e-6 off.
@@ -75,7 +76,7 @@ TEST(FlowKernels, ReluOfNormsAndResiduals) {
     std::vector<float> scale = normals(32, 3), shift = normals(32, 4);
     for (size_t c = 20; c < 32; ++c) shift[c] = 0;
     InlineStream stream;
-    Frame got(5, 3, 20);
+    Frame got(processor(), 5, 3, 20);
     frame_relu(stream, got.data(), got.layout(), {x.data(), scale.data(), shift.data()}, {r.data(), nullptr, nullptr});
     for (int64_t i = 0; i < 15; ++i)
       for (int64_t c = 0; c < 20; ++c) {
@@ -99,7 +100,7 @@ TEST(FlowKernels, GruEqualsItsPlainTwin) {
     gates.data()[0] = 200, gates.data()[1] = -200;
     const Frame q = random_frame(h, w, 32, 0, 2), state = random_frame(h, w, 32, 2, 3);
     const std::vector<float> raw = values(gates);
-    Frame want(h, w, 32, 2), reset(h, w, 32, 2), got(h, w, 32, 2);
+    Frame want(processor(), h, w, 32, 2), reset(processor(), h, w, 32, 2), got(processor(), h, w, 32, 2);
     std::copy_n(state.data(), state.layout().elements(), want.data());
     std::copy_n(state.data(), state.layout().elements(), got.data());
     reference::gru_step(want.data(), want.layout(), gates.data(), gates.layout(), q.data(), q.layout());
@@ -132,7 +133,7 @@ TEST(FlowKernels, UpsamplingEqualsItsPlainTwin) {
 
 TEST(FlowKernels, PoolingDropsOddRowsAndColumns) {
   const Frame in = random_frame(5, 7, 20, 1, 1);
-  Frame out(2, 3, 20, 0);
+  Frame out(processor(), 2, 3, 20, 0);
   InlineStream stream;
   frame_pool(stream, out.data(), out.layout(), in.data(), in.layout());
   const auto at = [&](int64_t y, int64_t x) { return in.data()[in.layout().cell(y, x) + 19]; };
@@ -155,7 +156,7 @@ TEST(FlowKernels, StemOverBlocksIsTheConvolutionOfPixels) {
   for (size_t i = 0; i < rgb.size(); ++i) rgb[i] = static_cast<uint8_t>(i * 37 % 251);
   ConvWeights c{{.in = 3, .out = 5, .kt = 1, .kh = 7, .kw = 7}, normals(5 * 3 * 49, 1, 0.1), normals(5, 2)};
   InlineStream stream(2);
-  Frame blocks(h / 2, w / 2, 12, 2), out(h / 2, w / 2, 5);
+  Frame blocks(processor(), h / 2, w / 2, 12, 2), out(processor(), h / 2, w / 2, 5);
   picture_frame(stream, blocks.data(), blocks.layout(), {.rgb = rgb.data(), .width = w, .height = h, .left = 0, .top = 0, .block = 2, .scale = 0.01F, .shift = -1});
   FrameConvolution(stream, over_blocks(c), {0.5F})(stream, out, blocks);
   for (int64_t y = 0; y < h / 2; ++y)
@@ -176,7 +177,7 @@ TEST(FlowKernels, RowsUnrollTheFlow) {
   std::vector<float> flow = normals(h * w * 4, 3);
   const std::vector<float> before = flow;
   const Frame delta = random_frame(h, w, 4, 0, 4);
-  Frame rows(h, w, 28, 3), beside(h, w, 40, 1), out(h, w, 3);
+  Frame rows(processor(), h, w, 28, 3), beside(processor(), h, w, 40, 1), out(processor(), h, w, 3);
   InlineStream stream(2);
   FlowStep s;
   s.flow = flow.data(), s.channels = s.pitch = 4, s.delta = delta.data(), s.delta_layout = delta.layout();

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/support/elementwise.h"
+#include "tests/vision/processor.h"
 #include "vision/frame_network.h"
 
 namespace megaslide {
@@ -14,7 +15,7 @@ namespace {
 using namespace testing_support;
 
 Frame random_frame(int64_t h, int64_t w, int64_t channels, int64_t border, uint64_t series, double deviation = 1) {
-  Frame f(h, w, channels, border);
+  Frame f(processor(), h, w, channels, border);
   const std::vector<float> v = normals(h * w * channels, series, deviation);
   for (int64_t i = 0; i < h * w; ++i) std::copy_n(v.begin() + i * channels, channels, f.data() + f.layout().cell(i / w, i % w));
   return f;
@@ -43,7 +44,7 @@ TEST(InterpolationKernels, ResizeEqualsItsPlainTwin) {
 
 // A quarter of the sides: the middle 2×2 of each 4×4, not its mean.
 TEST(InterpolationKernels, QuarterAveragesTheMiddle) {
-  Frame in(4, 4, 1), out(1, 1, 1);
+  Frame in(processor(), 4, 4, 1), out(processor(), 1, 1, 1);
   for (int64_t y = 1; y < 3; ++y)
     for (int64_t x = 1; x < 3; ++x) in.data()[in.layout().cell(y, x)] = static_cast<float>(4 * y + x);
   in.data()[in.layout().cell(0, 3)] = 1000;
@@ -59,7 +60,7 @@ TEST(InterpolationKernels, WarpEqualsItsPlainTwin) {
     Frame flow = random_frame(13, 17, 4, 0, 2, 8);
     flow.data()[flow.layout().cell(5, 5) + 2] = 1e30F;
     const WarpPlace p{.to = 5, .from = 2, .first_row = 4};
-    Frame got(7, 17, 40, 1), want(7, 17, 40, 1);
+    Frame got(processor(), 7, 17, 40, 1), want(processor(), 7, 17, 40, 1);
     frame_warp(stream, got.data(), got.layout(), in.data(), in.layout(), flow.data(), flow.layout(), p);
     reference::frame_warp(want.data(), want.layout(), in.data(), in.layout(), flow.data(), flow.layout(), p);
     EXPECT_LT(relative_error(values(got), values(want)), kPositions);
@@ -82,7 +83,7 @@ TEST(InterpolationKernels, BlendEqualsItsPlainTwin) {
   c.decoded = decoded.data(), c.decoded_layout = decoded.layout();
   c.base = base.data(), c.base_layout = base.layout();
   c.first_row = 7;
-  Frame got(6, padded_w, 9), want(6, padded_w, 9);
+  Frame got(processor(), 6, padded_w, 9), want(processor(), 6, padded_w, 9);
   InlineStream stream(2);
   blend_candidates(stream, got.data(), got.layout(), c);
   reference::blend_candidates(want.data(), want.layout(), c);
@@ -91,7 +92,7 @@ TEST(InterpolationKernels, BlendEqualsItsPlainTwin) {
 
 TEST(InterpolationKernels, ChannelsAreCopiedOrAdded) {
   const Frame in = random_frame(5, 3, 7, 1, 1);
-  Frame out(4, 3, 20, 0);
+  Frame out(processor(), 4, 3, 20, 0);
   InlineStream stream;
   const ChannelMove move{.to = 13, .from = 2, .count = 5, .first_row = 1, .add = false};
   ChannelMove add = move;
@@ -106,7 +107,7 @@ TEST(InterpolationKernels, ChannelsAreCopiedOrAdded) {
 }
 
 TEST(InterpolationKernels, PredictionIsTheClampedMeanAndCorrection) {
-  Frame candidates(3, 1, 9), correction(3, 1, 3);
+  Frame candidates(processor(), 3, 1, 9), correction(processor(), 3, 1, 3);
   const float red[] = {0.1F, 0.2F, 0.6F}, more[] = {0.2F, 0.9F, -1};
   for (int64_t y = 0; y < 3; ++y) {
     for (int64_t k = 0; k < 3; ++k) candidates.data()[candidates.layout().cell(y, 0) + 3 * k] = red[k];

@@ -13,6 +13,7 @@
 #include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/vision/golden_tensors.h"
+#include "tests/vision/processor.h"
 
 namespace megaslide {
 namespace {
@@ -48,7 +49,7 @@ TEST_F(RaftTest, LookupReadsZerosOutside) {
   const RaftFrame a = frame(0), b = frame(1);
   const HostTensor at = vbench_tensor("raft_golden", "lookup_coords_xy"), want = vbench_tensor("raft_golden", "lookup_corr");
   const int64_t h = 16, w = 18;
-  Frame out(h, w, 324, 0);
+  Frame out(processor(), h, w, 324, 0);
   std::vector<float> flow(static_cast<size_t>(h * w * 2));
   CorrelationLookup c;
   c.from = a.features().data(), c.from_layout = a.features().layout();
