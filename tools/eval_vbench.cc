@@ -1,6 +1,5 @@
 // eval-vbench: scores of videos in VBench's terms.
 #include <CLI/CLI.hpp>
-
 #include <filesystem>
 
 #include "base/atomic_file.h"
@@ -24,7 +23,7 @@ int main(int argc, char** argv) {
                       .examples = {"eval-vbench samples --html report.html", "eval-vbench samples --reference clips --fail-under psnr=20 --json",
                                    "eval-vbench videos --weights networks --prompts VBench_full_info.json -o results",
                                    "eval-vbench compare before.json after.json"},
-                      .flags = kThreadsFlag | kSeedFlag | kGracefulStop | kComputeDtypeFlag};
+                      .flags = kDeviceFlag | kThreadsFlag | kSeedFlag | kGracefulStop | kComputeDtypeFlag};
   const auto setup = [&](CLI::App& app) {
     app.add_option("VIDEO", o.inputs, "Videos, folders with videos, folders of pictures (one video each), or manifests (.json, .jsonl, .csv, .txt)")
         ->group("Input");
@@ -59,6 +58,7 @@ int main(int argc, char** argv) {
     o.threads = tool.flags.threads;
     o.seed = tool.flags.seed.value_or(0);
     o.thumbnails = !html.empty();
+    o.backend = tool.flags.backend();
     o.compute = tool.flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
     if (o.cache.empty() && !folder.empty()) o.cache = (std::filesystem::path(folder) / "cache").string();
     if (compare->parsed()) {
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
       tool.write(tool.flags.json ? comparison_json(c) : comparison_text(c));
       return 0;
     }
-    if (name.empty() || name.find('/') != std::string::npos) throw usage_error(fmt::format("--name {}: not the start of a file name", name), "the folder is -o");
+    require_result_name(name);
     const std::vector<Threshold> thresholds = parse_thresholds(under);
     const Evaluation e = evaluate(o, tool.stop);
     for (const std::string& w : e.warnings) log_warning("{}", w);

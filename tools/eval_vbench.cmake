@@ -1,1 +1,1 @@
-ms_tool(eval-vbench DEPS ms_eval)
+ms_tool(eval-vbench CUDA DEPS ms_eval)

@@ -13,14 +13,23 @@ ModelMemory::Mark mark_of(Event event) { return std::make_shared<const Event>(st
 }  // namespace
 
 void* DeviceModelMemory::allocate(int64_t bytes, const char* name) {
-  void* memory = device_.allocate(bytes, name, MemoryCategory::kOther);
+  void* memory = [&] {
+    const std::lock_guard lock(arena_mutex_);
+    return device_.allocate(bytes, name, MemoryCategory::kOther);
+  }();
   fill_zero(device_.compute(), memory, bytes);
   // An upload to it comes behind the zeros.
   device_.wait(device_.upload(), device_.record(device_.compute()));
   return memory;
 }
 
+void DeviceModelMemory::release(void* memory) {
+  const std::lock_guard lock(arena_mutex_);
+  device_.release(memory);
+}
+
 int64_t DeviceModelMemory::available() const {
+  const std::lock_guard lock(arena_mutex_);
   const MemoryReport& report = device_.memory();
   return report.budget == 0 ? std::numeric_limits<int64_t>::max() : std::max<int64_t>(report.budget - report.in_use, 0);
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "diffusion/device_memory.h"
 #include "eval/import.h"
 #include "eval/score_cache.h"
 #include "eval/weights.h"
@@ -322,7 +323,8 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   for (const std::string& name : wanted)
     if (weights.serves(*find_dimension(name))) metrics.push_back(name);
   ThreadPool pool(std::max(1, options.threads));
-  const EvalNetworks networks(weights, metrics, options.compute, pool, options.static_filter);
+  PartDevice device(options.backend, std::max(1, options.threads));
+  const EvalNetworks networks(weights, metrics, options.compute, pool, options.static_filter, device.memory());
   e.networks = networks.used();
   measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails,
                   options.compat ? VideoColour::kBt601 : VideoColour::kTagged, options.static_filter},

@@ -13,6 +13,7 @@
 #include "eval/names.h"
 #include "eval/networks.h"
 #include "eval/statistics.h"
+#include "kernels/stream.h"
 
 namespace megaslide {
 
@@ -32,6 +33,7 @@ struct EvalOptions {
   bool compat = false;      // colours as OpenCV reads them (VideoColour::kBt601)
   std::string cache;        // folder for the scores of networks (score_cache.h); empty: none
   DType compute = DType::kF32;  // of the networks' products, where they can choose: kF32 or kBF16
+  Backend backend = Backend::kCpu;  // where networks compute: kCpu or kCuda
 };
 
 struct EvaluatedVideo {

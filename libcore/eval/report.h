@@ -21,6 +21,8 @@ std::string report_text(const Evaluation& e);
 // One page without any outside reference: charts as inline SVG, pictures as data URIs.
 std::string report_html(const Evaluation& e);
 
+// What result files start with. Throws a usage Error for a name that is none.
+void require_result_name(const std::string& name);
 // FOLDER/NAME_eval_results.json and NAME_full_info.json as VBench writes them, NAME_provenance.json, NAME.json
 // (report_json), NAME_videos.csv, NAME_frames.csv. Creates the folder. Each file appears whole.
 void write_results(const Evaluation& e, const std::string& folder, const std::string& name);

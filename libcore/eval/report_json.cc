@@ -91,7 +91,10 @@ Json provenance_json(const Evaluation& e) {
   Json weights = Json::object();
   for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}, {"published_licence", n.licence}};
   j["weights"] = std::move(weights);
-  if (!e.networks.empty()) j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
+  if (!e.networks.empty()) {
+    j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
+    j["device"] = o.backend == Backend::kCuda ? "cuda" : "cpu";
+  }
   j["static_filter"] = static_filter_text(o);
   j["bootstrap"] = {{"resamples", 2000}, {"seed", o.seed}, {"interval", "percentile, 95%"}};
   j["clamped"] = o.clamp;
@@ -254,6 +257,11 @@ std::map<int64_t, double> mean_drift(const Evaluation& e) {
 }
 
 std::string report_json(const Evaluation& e) { return dump(whole_json(e)); }
+
+void require_result_name(const std::string& name) {
+  if (name.empty() || name.find('/') != std::string::npos)
+    throw usage_error(fmt::format("--name {}: not the start of a file name", name), "the folder is -o");
+}
 
 void write_results(const Evaluation& e, const std::string& folder, const std::string& name) {
   std::error_code ec;

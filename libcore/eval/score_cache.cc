@@ -90,6 +90,7 @@ std::vector<std::string_view> networks_of(const std::string& dimension, const Me
 std::string score_key(const std::string& content, const std::string& dimension, const EvalNetworks& networks, const MetricContext& context) {
   const std::string name(shared_metric(dimension));
   std::string text = fmt::format("{}\n{}\n{}\n{}\n", kFormat, content, name, dtype_name(networks.compute()));
+  if (networks.on_device()) text += "device\n";  // whose roundings differ
   for (const std::string_view n : networks_of(name, context)) text += networks.used().at(std::string(n)).sha256 + "\n";
   const bool style = name == "appearance_style";
   if (style || depends_on_prompt(name)) {

@@ -1,6 +1,6 @@
 // Scores that networks have given, kept in a folder, so that a run that was interrupted goes on where it stopped and a repeated one
 // computes nothing twice. A score is found by what it depends on: the video's bytes, the networks' bytes, the text, the type of
-// products, the dimension.
+// products, where they are made, the dimension.
 #pragma once
 #include <optional>
 #include <string>
