@@ -12,7 +12,8 @@
 
 namespace megaslide {
 
-// Whether this processor has such a unit, and the stream is the CPU's. Elsewhere linear_forward in fp32 (gemm.h) is the way.
+// Whether this processor has such a unit, and the stream is the CPU's. Elsewhere linear_forward in fp32 (gemm.h) is the way. It is
+// on a GPU too, where cuBLASLt takes fp32 operands whole: there are no entries for one below.
 bool split_linear_serves(const Stream& stream);
 
 // Bytes of a packed weight, a multiple of 256.
@@ -36,12 +37,6 @@ SplitOperand split_operand;
 SplitLinearForward split_linear_forward;
 SplitLinearActivation split_linear_activation;
 }  // namespace cpu
-namespace cuda {
-MS_OPTIONAL SplitLinearPack split_linear_pack;
-MS_OPTIONAL SplitOperand split_operand;
-MS_OPTIONAL SplitLinearForward split_linear_forward;
-MS_OPTIONAL SplitLinearActivation split_linear_activation;
-}  // namespace cuda
 
 inline Cost split_linear_pack_cost(void*, const float*, int64_t n, int64_t k) {
   return {KernelClass::kPack, 0, 10.0 * static_cast<double>(n * k)};
@@ -55,11 +50,10 @@ inline Cost split_linear_activation_cost(void*, const void*, const void*, const 
   return {KernelClass::kGemm, 12.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k), static_cast<double>(6 * (m * k + n * k + m * n))};
 }
 
-inline constexpr Kernel<SplitLinearPack> split_linear_pack{"split_linear_pack", &cpu::split_linear_pack, &cuda::split_linear_pack, &split_linear_pack_cost};
-inline constexpr Kernel<SplitOperand> split_operand{"split_operand", &cpu::split_operand, &cuda::split_operand, &split_operand_cost};
-inline constexpr Kernel<SplitLinearForward> split_linear_forward{"split_linear_forward", &cpu::split_linear_forward, &cuda::split_linear_forward,
-                                                                 &split_linear_forward_cost};
-inline constexpr Kernel<SplitLinearActivation> split_linear_activation{"split_linear_activation", &cpu::split_linear_activation,
-                                                                       &cuda::split_linear_activation, &split_linear_activation_cost};
+inline constexpr Kernel<SplitLinearPack> split_linear_pack{"split_linear_pack", &cpu::split_linear_pack, nullptr, &split_linear_pack_cost};
+inline constexpr Kernel<SplitOperand> split_operand{"split_operand", &cpu::split_operand, nullptr, &split_operand_cost};
+inline constexpr Kernel<SplitLinearForward> split_linear_forward{"split_linear_forward", &cpu::split_linear_forward, nullptr, &split_linear_forward_cost};
+inline constexpr Kernel<SplitLinearActivation> split_linear_activation{"split_linear_activation", &cpu::split_linear_activation, nullptr,
+                                                                       &split_linear_activation_cost};
 
 }  // namespace megaslide

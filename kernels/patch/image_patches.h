@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "kernels/kernel.h"
 #include "tensor/dtype.h"
 
@@ -10,10 +11,10 @@ namespace megaslide {
 struct ImagePatches {
   int64_t batch = 1, channels = 3, height = 0, width = 0;  // of the images
   int64_t side = 1;                                        // of a patch; what is left over below and to the right is not read
-  int64_t rows_down() const { return height / side; }
-  int64_t across() const { return width / side; }
+  MS_HOST_DEVICE int64_t rows_down() const { return height / side; }
+  MS_HOST_DEVICE int64_t across() const { return width / side; }
   int64_t rows() const { return batch * rows_down() * across(); }
-  int64_t columns() const { return channels * side * side; }
+  MS_HOST_DEVICE int64_t columns() const { return channels * side * side; }
 };
 
 // Row (b·rows_down + y)·across + x, column (c·side + i)·side + j: pixel (y·side + i, x·side + j) of channel c of image b, rounded to

@@ -1,5 +1,8 @@
 #include "kernels/activation/activation.h"
 
+#include <limits>
+
+#include "kernels/activation/mlp_activation.h"
 #include "kernels/gated_gelu/gated_gelu.h"
 #include "tests/cuda/schedules.h"
 
@@ -69,6 +72,37 @@ TEST(CudaActivation, GeluBackward) {
         for (int64_t i = 0; i < n; ++i) bias[static_cast<size_t>(i % c.width)] += expected[static_cast<size_t>(i)];
         expect_close(r[2], bias, kFp32, "dbias");
       }
+}
+
+TEST(CudaActivation, MlpActivation) {
+  for (const int64_t n : {0, 1, 7, 1024, 2411})
+    for (const MlpActivation f : {MlpActivation::kGelu, MlpActivation::kQuickGelu})
+      for (const DType dtype : kBothTypes)
+        for (const int shift : {0, 1}) {
+          std::vector<float> x = normals(n, 1, 3);
+          for (size_t i = 0; i < x.size(); i += 23) x[i] *= 40;
+          const Results r = in_every_schedule([&](Stream& stream) {
+            Array in(DType::kF32, x, shift), y = Array::empty(dtype, n, shift);
+            cuda::mlp_activation_forward(stream, y.data(), in.floats(), n, f, dtype);
+            if (dtype == DType::kF32) cuda::mlp_activation_forward(stream, in.data(), in.floats(), n, f, dtype);
+            return Results{y.values(), in.values()};
+          });
+          EXPECT_EQ(r[1], dtype == DType::kF32 ? r[0] : x);  // in place too
+          for (size_t i = 0; i < x.size(); ++i) {
+            const double v = static_cast<double>(x[i]), expected = reference::mlp_activation(v, f);
+            // The header's bounds, below e^-87 cut off, and the rounding to dtype.
+            const double relative = (std::abs(v) <= 5 ? 1e-6 : 0x1p-21 * (1 + v * v / 4)) + rounding(dtype);
+            ASSERT_NEAR(static_cast<double>(r[0][i]), expected, relative * std::abs(expected) + 1e-18) << x[i];
+          }
+        }
+  for (const MlpActivation f : {MlpActivation::kGelu, MlpActivation::kQuickGelu}) {
+    const Results r = in_every_schedule([&](Stream& stream) {
+      Array x(DType::kF32, {std::numeric_limits<float>::quiet_NaN()});
+      cuda::mlp_activation_forward(stream, x.data(), x.floats(), 1, f, DType::kF32);
+      return Results{x.values()};
+    });
+    EXPECT_TRUE(std::isnan(r[0][0]));
+  }
 }
 
 TEST(CudaActivation, GatedGelu) {

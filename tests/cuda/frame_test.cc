@@ -1,6 +1,7 @@
-// Frames of the video autoencoder and the text encoder's attention under the emulator.
+// Frames of the video autoencoder and the text encoders' attention under the emulator.
 #include <gtest/gtest.h>
 
+#include "kernels/causal_attention/causal_attention.h"
 #include "kernels/conv3d/conv3d.h"
 #include "kernels/frame/frame_ops.h"
 #include "kernels/relative_attention/relative_attention.h"
@@ -230,6 +231,27 @@ TEST(CudaFrame, RelativeAttention) {
       std::vector<float> out(q.size());
       reference::relative_attention_forward(out.data(), q.data(), k.data(), v.data(), bias.data(), n, heads, d);
       expect_close(r[0], out, kFp32 + rounding(dtype), "out");
+    }
+}
+
+// Fewer tokens than a block has queries, tiles of keys that end before and with the text, wide heads.
+TEST(CudaFrame, CausalAttention) {
+  for (const auto& [n, heads, d] : std::vector<std::array<int64_t, 3>>{{0, 1, 4}, {1, 1, 4}, {8, 2, 16}, {33, 1, 130}, {77, 3, 64}})
+    for (const DType dtype : kBothTypes) {
+      const int64_t size = n * heads * d;
+      const std::vector<float> q = as_stored(dtype, normals(size, 1)), k = as_stored(dtype, normals(size, 2)), v = as_stored(dtype, normals(size, 3));
+      const float scale = 1 / std::sqrt(static_cast<float>(d));
+      const Results r = in_every_schedule([&](Stream& stream) {
+        Array q_in(dtype, q), k_in(dtype, k), v_in(dtype, v), out = Array::empty(dtype, size);
+        cuda::causal_attention_forward(stream, out.data(), q_in.data(), k_in.data(), v_in.data(), n, heads, d, scale, dtype);
+        return Results{out.values()};
+      });
+      std::vector<float> out(q.size());
+      reference::causal_attention_forward(out.data(), q.data(), k.data(), v.data(), n, heads, d, static_cast<double>(scale));
+      expect_close(r[0], out, kFp32 + rounding(dtype), "out");
+      // The first token sees itself alone.
+      const int64_t row = std::min(size, heads * d);
+      EXPECT_EQ(std::vector<float>(r[0].begin(), r[0].begin() + row), std::vector<float>(v.begin(), v.begin() + row));
     }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/patch/patch.h"
 
+#include "kernels/patch/image_patches.h"
 #include "tests/cuda/schedules.h"
 
 namespace megaslide {
@@ -31,6 +32,26 @@ TEST(CudaPatch, MovesEveryElementWhereTheCpuDoes) {
         InlineStream stream;
         EXPECT_EQ(in_every_schedule(run(&cuda::patch_gather, &cuda::patch_scatter, &cuda::unpatchify, &cuda::unpatchify_backward)),
                   run(&cpu::patch_gather, &cpu::patch_scatter, &cpu::unpatchify, &cpu::unpatchify_backward)(stream));
+      }
+}
+
+// Lines of patches that quads fill and that they do not, pixels left over, more elements than a block has threads.
+TEST(CudaPatch, ImagePatchesAreTheCpus) {
+  for (const ImagePatches& s : {ImagePatches{.batch = 0, .height = 8, .width = 8, .side = 4}, {.batch = 1, .channels = 1, .height = 1, .width = 1, .side = 1},
+                                {.batch = 2, .height = 11, .width = 16, .side = 4}, {.batch = 2, .height = 15, .width = 23, .side = 7},
+                                {.batch = 1, .height = 32, .width = 52, .side = 16}, {.batch = 1, .height = 14, .width = 31, .side = 14}})
+    for (const DType dtype : kBothTypes)
+      for (const int shift : {0, 1}) {
+        const std::vector<float> images = normals(s.batch * s.channels * s.height * s.width, 1);
+        const auto run = [&](auto* gather) {
+          return [&, gather](Stream& stream) {
+            Array in(DType::kF32, images, shift), patches = Array::empty(dtype, s.rows() * s.columns(), shift);
+            gather(stream, patches.data(), in.floats(), s, dtype);
+            return Results{patches.values()};
+          };
+        };
+        InlineStream stream;
+        EXPECT_EQ(in_every_schedule(run(&cuda::image_patch_gather)), run(&cpu::image_patch_gather)(stream));
       }
 }
 

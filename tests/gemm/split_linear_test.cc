@@ -34,5 +34,16 @@ TEST(SplitLinear, IsAsNearAsFp32AndRowsAreIndependent) {
   }
 }
 
+// Products on a GPU are fp32 ones: whoever asks there must not get a form that only the CPU has.
+TEST(SplitLinear, IsTheCpusAlone) {
+  struct Device final : Stream {
+    Backend backend() const override { return Backend::kCuda; }
+    void enqueue(const char*, const Cost&, std::function<void()>) override {}
+    ThreadPool& pool() override { return threads; }
+    ThreadPool threads{1};
+  };
+  EXPECT_FALSE(split_linear_serves(Device()));
+}
+
 }  // namespace
 }  // namespace megaslide
