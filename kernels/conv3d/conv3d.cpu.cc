@@ -9,6 +9,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "kernels/conv3d/conv3d.h"
 #include "kernels/conv3d/pieces.h"
+#include "kernels/conv3d/split.h"
 #include "kernels/gemm/onednn.h"
 #include "kernels/simd-inl.h"
 #include "kernels/tile/unit.h"
@@ -210,6 +211,8 @@ namespace conv3d {
 namespace {
 // Whether bf16 weights stay bf16, in pairs of input channels; elsewhere they and the inputs are widened to fp32.
 bool pairs() { return tile_unit() != TileUnit::kNone; }
+// Whether fp32 weights are packed as bf16 parts.
+bool in_parts() { return tile_unit() == TileUnit::kAmx; }
 
 // Cells of a piece. Its sums (C · 4 bytes a cell) and the weights of one row of taps share the second-level cache.
 constexpr int64_t kPieceCells = 512;
@@ -260,22 +263,36 @@ float* thread_sums(const Bands& b, int64_t panels) {
 }
 
 template <class T>
-void finish_piece(const FrameConv& c, const Bands& b, int64_t index, const Piece<T>& p) {
+void finish_piece(const FrameConv& c, const Bands& b, int64_t index, const Piece<T>& p, int64_t block_elements) {
   const FrameFinish& f = c.finish;
   const int64_t y0 = index / b.across * b.rows, x0 = index % b.across * b.columns;
   for (int64_t y = 0; y < p.rows; ++y) {
     const int64_t offset = f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x);
-    HWY_DYNAMIC_DISPATCH(FinishRow)(f, p.sums + y * p.pitch * kBlock, p.block_elements(), p.columns, offset,
-                                    f.step * f.out.stored());
+    HWY_DYNAMIC_DISPATCH(FinishRow)(f, p.sums + y * p.pitch * kBlock, block_elements, p.columns, offset, f.step * f.out.stored());
   }
 }
 
+// fp32 on AMX.
+SplitShape split_shape(const ConvShape& s) { return {s.in, s.out, s.kt, s.kh, s.kw}; }
+
+void run_split_piece(const FrameConv& c, const Bands& b, int64_t index) {
+  const SplitShape s = split_shape(c.shape);
+  auto p = piece_at<float>(c, b, index, nullptr);
+  p.pitch = split_pitch(s, p.columns, c.stride);
+  const int64_t block = split_result_cells(s, p.rows, p.columns, c.stride) * kBlock;
+  p.sums = static_cast<float*>(onednn::thread_scratch(onednn::ScratchSlot::kB, static_cast<size_t>(split_pairs(s) * block) * sizeof(float)));
+  void* parts = onednn::thread_scratch(onednn::ScratchSlot::kA, static_cast<size_t>(split_scratch_bytes(s, p.rows, p.columns, c.stride)));
+  split_sums({s, p.rows, p.columns, c.stride, {p.frames[0], p.frames[1], p.frames[2]}, p.row, c.in.stored(), c.packed, p.sums, parts});
+  finish_piece(c, b, index, p, block);
+}
+
 void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
+  if (c.in.dtype == DType::kF32 && in_parts()) return run_split_piece(c, b, index);
   float* sums = thread_sums(b, (c.shape.out + kConvPanel - 1) / kConvPanel);
   if (c.in.dtype == DType::kF32) {
     const auto p = piece_at<float>(c, b, index, sums);
     HWY_DYNAMIC_DISPATCH(SumPiece)(p);
-    return finish_piece(c, b, index, p);
+    return finish_piece(c, b, index, p, p.block_elements());
   }
   const auto p = piece_at<bf16>(c, b, index, sums);
   switch (tile_unit()) {
@@ -283,7 +300,7 @@ void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
     case TileUnit::kAvx512: dot_piece(p); break;
     case TileUnit::kNone: HWY_DYNAMIC_DISPATCH(SumPiece)(widened(p, c)); break;
   }
-  finish_piece(c, b, index, p);
+  finish_piece(c, b, index, p, p.block_elements());
 }
 
 // One panel of one row of taps of (out,in,kt,kh,kw): [kw·stored][16], in pairs [kw·stored/2][16][2].
@@ -318,6 +335,7 @@ Bands bands(int64_t rows, int64_t columns) {
 }  // namespace conv3d
 
 int64_t conv_packed_bytes(const ConvShape& s, DType dtype, Backend target) {
+  if (dtype == DType::kF32 && target == Backend::kCpu && conv3d::in_parts()) return conv3d::split_weight_bytes(conv3d::split_shape(s));
   FrameLayout in;
   in.channels = s.in;
   in.dtype = dtype;
@@ -340,6 +358,11 @@ void fold_upsample(float* folded, const float* w, int64_t out, int64_t in) {
 namespace cpu {
 
 void conv_pack(Stream& stream, void* packed, const float* w, ConvShape s, DType dtype) {
+  if (dtype == DType::kF32 && conv3d::in_parts()) {
+    const conv3d::SplitShape shape = conv3d::split_shape(s);
+    return stream.parallel_for(conv3d::split_pairs(shape), 1,
+                               [&](int64_t begin, int64_t end) { conv3d::split_pack_weights(packed, w, shape, begin, end); });
+  }
   FrameLayout in;
   in.channels = s.in;
   in.dtype = dtype;

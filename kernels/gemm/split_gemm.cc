@@ -1,13 +1,12 @@
 #include "kernels/gemm/split_gemm.h"
 
 #if MEGASLIDE_TILE
-#include "kernels/tile/tile-inl.h"
+#include "kernels/tile/parts-inl.h"
 
 namespace megaslide::gemm {
 namespace {
 
 inline constexpr int64_t kSide = 32;                    // of a block of the result: 2×2 tiles
-inline constexpr int64_t kParts = 3;
 inline constexpr int64_t kStep = kParts * 2 * kTileElements;  // of an operand: 32 rows or columns by 32 terms, its parts one after the other
 inline constexpr int64_t kSlab = 2;                     // steps at a time: a strip of x and a column pair of w then take 24 KiB of the first-level cache
 inline constexpr int64_t kStepLines = kStep * 2 / 64;
@@ -15,26 +14,6 @@ inline constexpr int64_t kBlockFloats = kSide * kSide;
 
 inline int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// The parts of 32 numbers, each 32 bf16 numbers.
-struct Parts {
-  __m512i part[kParts];
-};
-inline Parts parts_of(__m512 low, __m512 high) {
-  Parts p;
-#pragma GCC unroll 3
-  for (int i = 0; i < kParts; ++i) {
-    const __m256i l = narrow16(low), h = narrow16(high);
-    p.part[i] = _mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1);
-    low = _mm512_sub_ps(low, widen16(l));
-    high = _mm512_sub_ps(high, widen16(h));
-  }
-  return p;
-}
-inline __m512 load_floats(const float* p, int64_t count) {
-  return count >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(count <= 0 ? 0 : static_cast<__mmask16>(0xffff >> (16 - count)), p);
-}
-inline Parts load_parts(const float* p, int64_t count) { return parts_of(load_floats(p, count), load_floats(p + 16, count - 16)); }
 
 // What the next slab will read, a part of it: `lines` of 64 bytes, fetched a few a step.
 struct Fetch {
