@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "kernels/kernel.h"
 
 namespace megaslide {
@@ -12,8 +13,8 @@ struct CellWindows {
   int64_t samples = 0, height = 0, width = 0, channels = 0;  // N H W C
   int64_t side = 1, stride = 1, before_y = 0, before_x = 0;
   int64_t rows = 0, columns = 0;  // of results
-  int64_t results() const { return samples * rows * columns; }
-  int64_t window() const { return side * side * channels; }
+  MS_HOST_DEVICE int64_t results() const { return samples * rows * columns; }
+  MS_HOST_DEVICE int64_t window() const { return side * side * channels; }
 };
 // Padding "same" as TensorFlow has it: ⌈n/stride⌉ results an axis, the odd cell of padding at the end.
 CellWindows same_windows(int64_t samples, int64_t height, int64_t width, int64_t channels, int64_t side, int64_t stride);

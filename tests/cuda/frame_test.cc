@@ -5,23 +5,13 @@
 #include "kernels/conv3d/conv3d.h"
 #include "kernels/frame/frame_ops.h"
 #include "kernels/relative_attention/relative_attention.h"
-#include "tests/cuda/schedules.h"
+#include "tests/cuda/frames.h"
 
 namespace megaslide {
 namespace {
 
 using namespace testing_support;
 
-// A frame's memory with random cells and zeros elsewhere.
-std::vector<float> random_frame(const FrameLayout& l, uint64_t series) {
-  std::vector<float> v = zeros(l.elements());
-  const std::vector<float> x = normals(l.height * l.width * l.channels, series);
-  size_t i = 0;
-  for (int64_t y = 0; y < l.height; ++y)
-    for (int64_t column = 0; column < l.width; ++column)
-      for (int64_t c = 0; c < l.channels; ++c) v[static_cast<size_t>(l.cell(y, column) + c)] = x[i++];
-  return as_stored(l.dtype, v);
-}
 std::vector<float> padded(int64_t n, uint64_t series, double mean) {
   std::vector<float> v = normals(n, series, 0.3, mean);
   v.resize(static_cast<size_t>((n + kConvPanel - 1) / kConvPanel * kConvPanel));
@@ -36,18 +26,21 @@ struct Case {
   bool residual = true, silu = true;
   int64_t absent = 0;  // frames
   bool slope = false;
+  int64_t border = 1;  // of the input
 };
-// Fewer and more channels and cells than a tile has; strides, upsampling, rows without a column to the side.
+// Fewer and more channels and cells than a tile has; strides, upsampling, rows without a column to the side, long kernels along an axis.
 const Case kCases[] = {{.shape = {3, 20, 3, 3, 3}, .rows = 5, .columns = 9},
                        {.shape = {40, 72, 3, 3, 3}, .rows = 3, .columns = 4, .absent = 2},
                        {.shape = {64, 33, 1, 3, 3}, .rows = 6, .columns = 8, .stride = 2, .residual = false},
                        {.shape = {24, 48, 3, 1, 1}, .rows = 3, .columns = 1, .absent = 1},
                        {.shape = {48, 70, 1, 1, 1}, .rows = 9, .columns = 15, .silu = false, .slope = true},
-                       {.shape = {32, 3, 1, 2, 2}, .rows = 4, .columns = 5, .step = 2}};
+                       {.shape = {32, 3, 1, 2, 2}, .rows = 4, .columns = 5, .step = 2},
+                       {.shape = {20, 40, 2, 1, 5}, .rows = 3, .columns = 7, .silu = false, .border = 2},
+                       {.shape = {14, 20, 1, 7, 1}, .rows = 5, .columns = 4, .residual = false, .slope = true, .border = 3}};
 
 struct ConvSetup {
   ConvSetup(const Case& c, DType dtype, DType out_dtype)
-      : test(c), in{c.rows, c.columns, c.shape.in, dtype}, out{c.rows / c.stride * c.step, c.columns / c.stride * c.step, c.shape.out, out_dtype},
+      : test(c), in{c.rows, c.columns, c.shape.in, dtype, c.border}, out{c.rows / c.stride * c.step, c.columns / c.stride * c.step, c.shape.out, out_dtype},
         weights(as_stored(dtype, normals(c.shape.weights(), 1, 1 / std::sqrt(static_cast<double>(c.shape.in * c.shape.taps()))))),
         bias(padded(c.shape.out, 2, 0)), gamma(padded(c.shape.out, 3, 1)), slope(padded(c.shape.out, 6, 0.1)), residual(out_dtype, random_frame(out, 4)),
         residual2(out_dtype, random_frame(out, 5)) {
@@ -57,7 +50,8 @@ struct ConvSetup {
     FrameConv f;
     f.shape = test.shape, f.in = in, f.stride = test.stride;
     for (size_t t = static_cast<size_t>(test.absent); t < frames.size(); ++t) f.frames[t] = frames[t].data();
-    f.dy = f.dx = test.stride == 1 && test.shape.kh == 3 ? -1 : 0;
+    const auto before = [&](int64_t taps) { return test.stride == 1 && taps % 2 == 1 ? -(taps / 2) : 0; };
+    f.dy = before(test.shape.kh), f.dx = before(test.shape.kw);
     f.rows = test.rows / test.stride, f.columns = test.columns / test.stride;
     FrameFinish& g = f.finish;
     g.out = out, g.step = test.step, g.y = test.step - 1, g.bias = bias.data(), g.raw = raw, g.normed = normed, g.gamma = gamma.data(), g.silu = test.silu;
@@ -71,14 +65,6 @@ struct ConvSetup {
   Array residual, residual2;
   std::vector<Array> frames;
 };
-
-// What lies between cells and behind channels is still zero.
-void expect_clean(const FrameLayout& l, std::vector<float> v) {
-  for (int64_t y = 0; y < l.height; ++y)
-    for (int64_t x = 0; x < l.width; ++x)
-      for (int64_t c = 0; c < l.channels; ++c) v[static_cast<size_t>(l.cell(y, x) + c)] = 0;
-  EXPECT_EQ(v, zeros(l.elements()));
-}
 
 void check_conv(const Case& c, DType dtype, DType out_dtype) {
   SCOPED_TRACE(fmt::format("{}->{} {}x{}x{} {} {}", c.shape.in, c.shape.out, c.shape.kt, c.shape.kh, c.shape.kw, dtype_name(dtype), dtype_name(out_dtype)));

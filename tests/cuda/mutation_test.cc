@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 
 #include "attention_check/emulated.h"
+#include "kernels/flow/flow.h"
 #include "kernels/simt/simt.h"
-#include "tests/cuda/schedules.h"
+#include "tests/cuda/frames.h"
 #include "tests/attention/random_case.h"
 
 namespace megaslide {
@@ -86,6 +88,71 @@ TEST(CudaMutation, dsa) {
   modes[0].mode = DsaOffsetMode::kFull;
   modes[1].mode = DsaOffsetMode::kSlice;
   EXPECT_GT(expect_all_noticed(modes, "dsa"), 4u);
+}
+
+// A kernel of frames, whose results are one vector.
+void expect_each_noticed(const std::function<std::vector<float>(Stream&)>& run, size_t least) {
+  InlineStream stream;
+  std::vector<simt::Barrier> met;
+  simt::set_options({.met = &met});
+  const std::vector<float> expected = run(stream);
+  EXPECT_GE(met.size(), least);
+  for (const simt::Barrier& b : met) {
+    bool seen = false;
+    for (const simt::Order order : simt::kAllOrders) {
+      simt::set_options({.order = order, .left_out = b});
+      try {
+        const std::vector<float> got = run(stream);
+        seen = seen || std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) != 0;
+      } catch (const simt::Error&) {
+        seen = true;
+      }
+    }
+    EXPECT_TRUE(seen) << b.file << ":" << b.line;
+  }
+  testing_support::counted.cases += static_cast<int64_t>(met.size());
+  simt::set_options({});
+}
+
+// More than one segment a row, more than one chunk of channels.
+TEST(CudaMutation, correlation_lookup) {
+  MS_NEEDS_RACES();
+  const FrameLayout from{5, 30, 272, DType::kF32, 0}, out{5, 30, kFlowLevels * 9, DType::kF32, 0};
+  testing_support::Array frame = testing_support::frame_array(from, 1), flow(DType::kF32, testing_support::normals(5 * 30 * 2, 2, 6));
+  CorrelationLookup l;
+  l.from = frame.floats(), l.from_layout = from, l.flow = flow.floats(), l.radius = 1;
+  for (int i = 0; i < kFlowLevels; ++i) l.levels[i] = l.from, l.level_layouts[i] = from;
+  expect_each_noticed(
+      [&](Stream& stream) {
+        testing_support::Array to(DType::kF32, testing_support::zeros(out.elements()));
+        cuda::correlation_lookup(stream, to.floats(), out, l);
+        return to.values();
+      },
+      3);
+}
+TEST(CudaMutation, frames) {
+  MS_NEEDS_RACES();
+  const FrameLayout l{2, 9, 16};
+  testing_support::Array frame = testing_support::frame_array(l, 1);
+  expect_each_noticed(
+      [&](Stream& stream) {
+        testing_support::Array norm(DType::kF32, testing_support::zeros(2 * l.stored()));
+        std::vector<double> scratch(static_cast<size_t>(instance_norm_scratch(l)));
+        cuda::instance_norm_scale(stream, norm.floats(), norm.floats() + l.stored(), scratch.data(), frame.floats(), l, 1e-5F);
+        return norm.values();
+      },
+      1);
+  const FrameLayout rows{1, 70, 14, DType::kF32, 0}, step{1, 70, 2, DType::kF32, 0};
+  testing_support::Array delta = testing_support::frame_array(step, 3);
+  expect_each_noticed(
+      [&](Stream& stream) {
+        testing_support::Array flow(DType::kF32, testing_support::normals(140, 2)), to(DType::kF32, testing_support::zeros(rows.elements()));
+        FlowStep s;
+        s.flow = flow.floats(), s.delta = delta.floats(), s.delta_layout = step, s.rows = to.floats(), s.rows_layout = rows;
+        cuda::flow_advance(stream, s);
+        return to.values();
+      },
+      1);
 }
 
 }  // namespace
