@@ -86,7 +86,7 @@ TEST_F(CudaNetworks, MusiqsStem) {
   const int64_t n = patches.shape()[0], cells = kMusiqPatch * kMusiqPatch, channels = want.shape()[1];
   HostTensor pixels(DType::kF32, {n, kMusiqPatch, kMusiqPatch, 3});
   std::copy_n(swapped(patches, n, 3, cells).f32(), pixels.elements(), pixels.f32());
-  const HostTensor got = musiq.stem().forward(stream_, pixels);
+  const HostTensor got = musiq.stem().forward(stream_, pixels).to_host(stream_);
   EXPECT_LT(distance(swapped(got, n, got.elements() / n / channels, channels), want), 5e-5);
 }
 
