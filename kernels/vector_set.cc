@@ -41,6 +41,6 @@ void limit_vector_set(const std::string& best) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-std::string highway_version() { return fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
+std::string version_of_highway() { return fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
 
 }  // namespace megaslide

@@ -315,7 +315,7 @@ void sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, 
 
 namespace megaslide {
 
-std::string onednn_version() {
+std::string version_of_onednn() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
 }

@@ -8,18 +8,18 @@
 
 namespace megaslide {
 
-std::string openssl_version();
-MS_OPTIONAL std::string yaml_version();
-MS_OPTIONAL std::string json_version();
-MS_OPTIONAL std::string libzip_version();
-MS_OPTIONAL std::string libpng_version();
-MS_OPTIONAL std::string zlib_version();
-MS_OPTIONAL std::string liburing_version();
-MS_OPTIONAL std::string sentencepiece_version();
-MS_OPTIONAL std::string highway_version();
-MS_OPTIONAL std::string onednn_version();
+std::string version_of_openssl();
+MS_OPTIONAL std::string version_of_yaml();
+MS_OPTIONAL std::string version_of_json();
+MS_OPTIONAL std::string version_of_libzip();
+MS_OPTIONAL std::string version_of_libpng();
+MS_OPTIONAL std::string version_of_zlib();
+MS_OPTIONAL std::string version_of_liburing();
+MS_OPTIONAL std::string version_of_sentencepiece();
+MS_OPTIONAL std::string version_of_highway();
+MS_OPTIONAL std::string version_of_onednn();
 // FFmpeg's version and licence, or why it cannot be had. libav itself, which takes longer to load than a program to
 // start, is not loaded: its smallest library answers.
-MS_OPTIONAL std::string ffmpeg_version();
+MS_OPTIONAL std::string version_of_ffmpeg();
 
 }  // namespace megaslide

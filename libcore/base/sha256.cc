@@ -98,6 +98,6 @@ CopiedFile copy_file(const std::string& from, const std::string& to) {
   return {out.written(), hash.hex()};
 }
 
-std::string openssl_version() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
+std::string version_of_openssl() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
 
 }  // namespace megaslide

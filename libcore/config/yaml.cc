@@ -214,6 +214,6 @@ std::string describe_node(const YamlNode& node) {
   return "?";
 }
 
-std::string yaml_version() { return MEGASLIDE_YAML_CPP_VERSION; }
+std::string version_of_yaml() { return MEGASLIDE_YAML_CPP_VERSION; }
 
 }  // namespace megaslide

@@ -176,6 +176,6 @@ std::unique_ptr<BlockEngine> make_uring_engine(int fd, int depth, std::string& w
 
 std::unique_ptr<BlockEngine> make_thread_engine(int fd, int threads) { return std::make_unique<ThreadEngine>(fd, threads); }
 
-std::string liburing_version() { return MEGASLIDE_URING_VERSION; }
+std::string version_of_liburing() { return MEGASLIDE_URING_VERSION; }
 
 }  // namespace megaslide

@@ -179,7 +179,7 @@ void JsonFields::finish() {
   throw Error(source_ + ": " + text);
 }
 
-std::string json_version() {
+std::string version_of_json() {
   return fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
 }
 

@@ -61,6 +61,6 @@ Picture read_png(const std::string& path) {
 
 void write_png(const std::string& path, const Picture& picture) { write_file_atomic(path, encode_png(picture)); }
 
-std::string libpng_version() { return png_get_libpng_ver(nullptr); }
+std::string version_of_libpng() { return png_get_libpng_ver(nullptr); }
 
 }  // namespace megaslide

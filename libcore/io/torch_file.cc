@@ -202,6 +202,6 @@ void TorchFile::stream(const TorchTensor& t, const std::function<void(std::span<
   if (t.offset == 0 && bytes == impl_->entries.at(name).bytes) impl_->read_end(file.get(), name);
 }
 
-std::string libzip_version() { return zip_libzip_version(); }
+std::string version_of_libzip() { return zip_libzip_version(); }
 
 }  // namespace megaslide

@@ -60,7 +60,7 @@ std::vector<std::string> lines_of(const char* text) {
   return out;
 }
 
-std::string ffmpeg_version() {
+std::string version_of_ffmpeg() {
   std::string searched;
   if (find_module(searched).empty()) return "none: the video module is missing";
   void* handle = dlopen(MEGASLIDE_LIBAVUTIL, RTLD_LAZY | RTLD_LOCAL);

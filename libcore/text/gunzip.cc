@@ -45,6 +45,6 @@ std::string gunzip(std::string_view bytes, const std::string& source, int64_t ma
   return out;
 }
 
-std::string zlib_version() { return zlibVersion(); }
+std::string version_of_zlib() { return zlibVersion(); }
 
 }  // namespace megaslide

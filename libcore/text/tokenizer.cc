@@ -93,6 +93,6 @@ std::string tokenizer_identity(const std::string& folder, const std::string& mod
                      !fallback ? "" : *fallback ? "+bytes" : "+unk");
 }
 
-std::string sentencepiece_version() { return MEGASLIDE_SENTENCEPIECE_VERSION; }
+std::string version_of_sentencepiece() { return MEGASLIDE_SENTENCEPIECE_VERSION; }
 
 }  // namespace megaslide

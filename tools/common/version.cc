@@ -14,16 +14,16 @@ std::string libraries() {
   const auto add = [&](const char* name, std::string (*version)()) {
     if (version != nullptr) text += fmt::format(", {} {}", name, version());
   };
-  add("yaml-cpp", &yaml_version);
-  add("nlohmann-json", &json_version);
-  add("OpenSSL", &openssl_version);
-  add("libzip", &libzip_version);
-  add("zlib", &zlib_version);
-  add("libpng", &libpng_version);
-  add("liburing", &liburing_version);
-  add("sentencepiece", &sentencepiece_version);
-  add("Highway", &highway_version);
-  add("oneDNN", &onednn_version);
+  add("yaml-cpp", &version_of_yaml);
+  add("nlohmann-json", &version_of_json);
+  add("OpenSSL", &version_of_openssl);
+  add("libzip", &version_of_libzip);
+  add("zlib", &version_of_zlib);
+  add("libpng", &version_of_libpng);
+  add("liburing", &version_of_liburing);
+  add("sentencepiece", &version_of_sentencepiece);
+  add("Highway", &version_of_highway);
+  add("oneDNN", &version_of_onednn);
   return text;
 }
 
@@ -35,7 +35,7 @@ std::string version_text(const ToolInfo& info) {
     text += fmt::format("\ndevices: cpu{}{}", &make_cuda_device ? " cuda (" MEGASLIDE_CUDA_TARGETS ")" : "", info.flags & kSimDevice ? " sim" : "");
   if (&instruction_sets) text += "\ninstructions: " + instruction_sets();
   text += "\nlibraries: " + libraries();
-  if (&ffmpeg_version) text += "\nvideo: FFmpeg " + ffmpeg_version();
+  if (&version_of_ffmpeg) text += "\nvideo: FFmpeg " + version_of_ffmpeg();
   return text;
 }
 
