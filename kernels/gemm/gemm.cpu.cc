@@ -9,7 +9,7 @@
 #include "kernels/gemm/pieces.h"
 #include "kernels/gemm/tile_gemm.h"
 #include "kernels/gemm/widened.h"
-#include "kernels/instruction_sets.h"
+#include "kernels/instructions_in_use.h"
 #include "kernels/modulate/gated_rows.h"
 #include "kernels/vector_set.h"
 
@@ -315,7 +315,7 @@ void linear_weight_gradient(Stream& stream, float* dw, void* scratch, const void
 
 }  // namespace cpu
 
-std::string instruction_sets() {
+std::string instructions_in_use() {
   const TileUnit unit = tile_unit();
   return fmt::format("{} vectors, {} tiles, oneDNN {}", vector_sets().front(),
                      unit == TileUnit::kAmx ? "amx" : unit == TileUnit::kAvx512 ? "avx512_bf16" : "no", onednn::instruction_set());

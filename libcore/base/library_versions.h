@@ -1,6 +1,6 @@
-// Versions of the libraries that a program links, for --version. Each function stands in a file that its library's every use
-// in a program brings along, and its address is null in a program without. Where a library tells its version at run
-// time, that one; else the one that the program was built with.
+// Versions of the libraries that a program links, for --version. Each function stands in the file through which programs come
+// by its library, and is null in a program without. Where a library tells its version at run time it is that one; else the
+// one that the program was built with.
 #pragma once
 #include <string>
 
@@ -18,6 +18,7 @@ MS_OPTIONAL std::string version_of_liburing();
 MS_OPTIONAL std::string version_of_sentencepiece();
 MS_OPTIONAL std::string version_of_highway();
 MS_OPTIONAL std::string version_of_onednn();
+MS_OPTIONAL std::string version_of_cudart();
 // FFmpeg's version and licence, or why it cannot be had. libav itself, which takes longer to load than a program to
 // start, is not loaded: its smallest library answers.
 MS_OPTIONAL std::string version_of_ffmpeg();

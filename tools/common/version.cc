@@ -4,7 +4,7 @@
 
 #include "base/library_versions.h"
 #include "device/device.h"
-#include "kernels/instruction_sets.h"
+#include "kernels/instructions_in_use.h"
 
 namespace megaslide {
 namespace {
@@ -24,6 +24,7 @@ std::string libraries() {
   add("sentencepiece", &version_of_sentencepiece);
   add("Highway", &version_of_highway);
   add("oneDNN", &version_of_onednn);
+  add("CUDA", &version_of_cudart);
   return text;
 }
 
@@ -33,7 +34,7 @@ std::string version_text(const ToolInfo& info) {
   std::string text = info.name + " (MegaSlide) " + MEGASLIDE_VERSION;
   if ((info.flags & kDeviceFlag) || &make_cuda_device)
     text += fmt::format("\ndevices: cpu{}{}", &make_cuda_device ? " cuda (" MEGASLIDE_CUDA_TARGETS ")" : "", info.flags & kSimDevice ? " sim" : "");
-  if (&instruction_sets) text += "\ninstructions: " + instruction_sets();
+  if (&instructions_in_use) text += "\ninstructions: " + instructions_in_use();
   text += "\nlibraries: " + libraries();
   if (&version_of_ffmpeg) text += "\nvideo: FFmpeg " + version_of_ffmpeg();
   return text;

@@ -8,6 +8,6 @@ namespace megaslide {
 
 // "avx512 vectors, amx tiles, oneDNN avx512_core_amx": the sets of kernels through Highway (kernels/vector_set.h), of bf16
 // products (kernels/tile/unit.h; "no tiles": operands are widened to fp32) and of oneDNN.
-MS_OPTIONAL std::string instruction_sets();
+MS_OPTIONAL std::string instructions_in_use();
 
 }  // namespace megaslide
