@@ -73,7 +73,7 @@ function(ms_nvcc_objects TARGET)
     add_custom_command(
       OUTPUT ${OBJECT} ${FOLDER}/${NAME}.ptxas
       COMMAND ${CMAKE_SOURCE_DIR}/cmake/nvcc_report.sh ${FOLDER}/${NAME}.ptxas ${MEGASLIDE_NVCC} -std=c++20 -O3 -fmad=false
-              -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${ARCHITECTURES} -Xptxas -v --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -I${CMAKE_SOURCE_DIR}
+              -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC,-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= ${ARCHITECTURES} -Xptxas -v --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -I${CMAKE_SOURCE_DIR}
               -I${CMAKE_SOURCE_DIR}/libcore -MD -MF ${OBJECT}.d -c ${FILE} -o ${OBJECT}
       DEPENDS ${FILE} ${CMAKE_SOURCE_DIR}/cmake/nvcc_report.sh
       DEPFILE ${OBJECT}.d

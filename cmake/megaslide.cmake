@@ -12,6 +12,8 @@ endif()
 # -ffp-contract=off: fused multiply-adds are written out where they are wanted, so that every
 # instruction set gives the same bits (spec: AdamW, codecs).
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror -ffp-contract=off -fno-math-errno)
+# What is installed names no folder of the machine that built it: __FILE__ starts at the source tree.
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 if(MEGASLIDE_SANITIZE)
   add_compile_options(-fsanitize=${MEGASLIDE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MEGASLIDE_SANITIZE})
@@ -86,7 +88,6 @@ function(ms_tool NAME)
   if(ARG_CUDA AND MEGASLIDE_CUDA)
     ms_link_cuda(${NAME})
   endif()
-  set_target_properties(${NAME} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megaslide")
   install(TARGETS ${NAME} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 

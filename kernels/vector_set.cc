@@ -1,6 +1,7 @@
 #include "kernels/vector_set.h"
 
 #include "base/error.h"
+#include "base/library_versions.h"
 #include "hwy/highway.h"
 
 namespace megaslide {
@@ -39,5 +40,7 @@ void limit_vector_set(const std::string& best) {
   if (best != sets.front()) hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & targets_of(best));
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
+
+std::string version_of_highway() { return fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH); }
 
 }  // namespace megaslide

@@ -9,7 +9,9 @@
 #include "kernels/gemm/pieces.h"
 #include "kernels/gemm/tile_gemm.h"
 #include "kernels/gemm/widened.h"
+#include "kernels/instructions_in_use.h"
 #include "kernels/modulate/gated_rows.h"
+#include "kernels/vector_set.h"
 
 namespace megaslide {
 namespace {
@@ -312,4 +314,11 @@ void linear_weight_gradient(Stream& stream, float* dw, void* scratch, const void
 }
 
 }  // namespace cpu
+
+std::string instructions_in_use() {
+  const TileUnit unit = tile_unit();
+  return fmt::format("{} vectors, {} tiles, oneDNN {}", vector_sets().front(),
+                     unit == TileUnit::kAmx ? "amx" : unit == TileUnit::kAvx512 ? "avx512_bf16" : "no", onednn::instruction_set());
+}
+
 }  // namespace megaslide

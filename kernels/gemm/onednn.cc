@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/library_versions.h"
 
 namespace megaslide::onednn {
 namespace {
@@ -150,6 +151,22 @@ bool native_bf16() {
     return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
   }();
   return native;
+}
+
+std::string instruction_set() {
+  using dnnl::cpu_isa;
+  // Each value has the bits of the sets that it contains.
+  const auto has = [isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa())](cpu_isa set) {
+    return (isa & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
+  };
+  if (has(cpu_isa::avx512_core_amx)) return "avx512_core_amx";
+  if (has(cpu_isa::avx512_core_bf16)) return "avx512_core_bf16";
+  if (has(cpu_isa::avx512_core_vnni)) return "avx512_core_vnni";
+  if (has(cpu_isa::avx512_core)) return "avx512_core";
+  if (has(cpu_isa::avx2_vnni)) return "avx2_vnni";
+  if (has(cpu_isa::avx2)) return "avx2";
+  if (has(cpu_isa::avx)) return "avx";
+  return has(cpu_isa::sse41) ? "sse41" : "baseline";
 }
 
 void* thread_scratch(ScratchSlot slot, size_t bytes) {
@@ -295,3 +312,12 @@ void sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, 
 }
 
 }  // namespace megaslide::onednn
+
+namespace megaslide {
+
+std::string version_of_onednn() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
+}  // namespace megaslide

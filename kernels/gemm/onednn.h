@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tensor/dtype.h"
 
@@ -14,6 +15,9 @@ namespace megaslide::onednn {
 // True where the processor multiplies bf16 in hardware (AVX512-BF16, AMX). Elsewhere oneDNN has no bf16 product or a
 // slow one, and callers widen to fp32.
 bool native_bf16();
+
+// The best instruction set that oneDNN uses here, by its own name: "avx512_core_amx".
+std::string instruction_set();
 
 // C (m,n) fp32 = A (m,k) · B (k,n), plus bias (n), plus C. Operands are kF32, or kBF16 where native_bf16().
 // Strides are in elements; one of each pair is 1. B packed: as Packing lays it out (b_row = b_column = 0).

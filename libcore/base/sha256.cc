@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <vector>
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include "base/atomic_file.h"
 #include "base/disk_watch.h"
 #include "base/error.h"
+#include "base/library_versions.h"
 #include "base/thread_pool.h"
 
 namespace megaslide {
@@ -95,5 +97,7 @@ CopiedFile copy_file(const std::string& from, const std::string& to) {
   out.close();
   return {out.written(), hash.hex()};
 }
+
+std::string version_of_openssl() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
 
 }  // namespace megaslide

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json_cursor.h"
+#include "base/library_versions.h"
 
 namespace megaslide {
 namespace {
@@ -212,5 +213,7 @@ std::string describe_node(const YamlNode& node) {
   }
   return "?";
 }
+
+std::string version_of_yaml() { return MEGASLIDE_YAML_CPP_VERSION; }
 
 }  // namespace megaslide

@@ -11,6 +11,7 @@
 
 #include "base/disk_watch.h"
 #include "base/error.h"
+#include "base/library_versions.h"
 #include "base/thread_pool.h"
 
 namespace megaslide {
@@ -174,5 +175,7 @@ std::unique_ptr<BlockEngine> make_uring_engine(int fd, int depth, std::string& w
 }
 
 std::unique_ptr<BlockEngine> make_thread_engine(int fd, int threads) { return std::make_unique<ThreadEngine>(fd, threads); }
+
+std::string version_of_liburing() { return MEGASLIDE_URING_VERSION; }
 
 }  // namespace megaslide

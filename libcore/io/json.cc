@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/json_cursor.h"
+#include "base/library_versions.h"
 
 namespace megaslide {
 namespace {
@@ -176,6 +177,10 @@ void JsonFields::finish() {
   std::string text;
   for (const auto& p : all) text += (text.empty() ? "" : "; ") + p;
   throw Error(source_ + ": " + text);
+}
+
+std::string version_of_json() {
+  return fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
 }
 
 }  // namespace megaslide

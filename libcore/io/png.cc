@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/library_versions.h"
 #include "io/video.h"
 
 namespace megaslide {
@@ -59,5 +60,7 @@ Picture read_png(const std::string& path) {
 }
 
 void write_png(const std::string& path, const Picture& picture) { write_file_atomic(path, encode_png(picture)); }
+
+std::string version_of_libpng() { return png_get_libpng_ver(nullptr); }
 
 }  // namespace megaslide

@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json_cursor.h"
+#include "base/library_versions.h"
 
 namespace megaslide {
 namespace {
@@ -200,5 +201,7 @@ void TorchFile::stream(const TorchTensor& t, const std::function<void(std::span<
   }
   if (t.offset == 0 && bytes == impl_->entries.at(name).bytes) impl_->read_end(file.get(), name);
 }
+
+std::string version_of_libzip() { return zip_libzip_version(); }
 
 }  // namespace megaslide

@@ -7,33 +7,40 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/library_versions.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
 
-const MsVideoModule* load() {
+// The module's file, or an empty path; the places looked at are added to `searched`.
+fs::path find_module(std::string& searched) {
   std::error_code ignored;
   const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  constexpr const char* kFile = "megaslide_video.so";
-  std::string searched;
   for (const char* folder : {"../lib", MEGASLIDE_MODULE_DIR, "../lib/megaslide", "."}) {
-    const fs::path candidate = (here / folder / kFile).lexically_normal();
+    fs::path candidate = (here / folder / "megaslide_video.so").lexically_normal();
     searched += (searched.empty() ? "" : ", ") + candidate.string();
-    if (!fs::exists(candidate, ignored)) continue;
-    void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr)
-      throw Error(fmt::format("the video module cannot be loaded: {}", dlerror()),
-                  "install the FFmpeg libraries it was built with (Debian: libavformat, libavcodec, libswscale), or build again");
-    const auto entry = reinterpret_cast<MsVideoModuleEntry>(dlsym(handle, "megaslide_video_module"));
-    const MsVideoModule* module = entry != nullptr ? entry() : nullptr;
-    if (module == nullptr || module->version != kMsVideoModuleVersion)
-      throw Error(fmt::format("{} is from another version of MegaSlide", candidate.string()), "install the programs and the module together");
-    return module;  // stays loaded: libav keeps state of its own
+    if (fs::exists(candidate, ignored)) return candidate;
   }
-  throw Error("the video module is missing; looked for " + searched,
-              "install MegaSlide with `cmake --install`, or run the programs from the build tree");
+  return {};
+}
+
+const MsVideoModule* load() {
+  std::string searched;
+  const fs::path file = find_module(searched);
+  if (file.empty())
+    throw Error("the video module is missing; looked for " + searched,
+                "install MegaSlide with `cmake --install`, or run the programs from the build tree");
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    throw Error(fmt::format("the video module cannot be loaded: {}", dlerror()),
+                "install the FFmpeg libraries it was built with (Debian: libavformat, libavcodec, libswscale), or build again");
+  const auto entry = reinterpret_cast<MsVideoModuleEntry>(dlsym(handle, "megaslide_video_module"));
+  const MsVideoModule* module = entry != nullptr ? entry() : nullptr;
+  if (module == nullptr || module->version != kMsVideoModuleVersion)
+    throw Error(fmt::format("{} is from another version of MegaSlide", file.string()), "install the programs and the module together");
+  return module;  // stays loaded: libav keeps state of its own
 }
 
 }  // namespace
@@ -51,6 +58,18 @@ std::vector<std::string> lines_of(const char* text) {
     else line += *text;
   }
   return out;
+}
+
+std::string version_of_ffmpeg() {
+  std::string searched;
+  if (find_module(searched).empty()) return "none: the video module is missing";
+  void* handle = dlopen(MEGASLIDE_LIBAVUTIL, RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return fmt::format("none: {}", dlerror());
+  const auto ask = [&](const char* name) {
+    const auto function = reinterpret_cast<const char* (*)()>(dlsym(handle, name));
+    return function != nullptr ? function() : "?";
+  };
+  return fmt::format("{}, {}", ask("av_version_info"), ask("avutil_license"));
 }
 
 }  // namespace megaslide

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include "base/error.h"
+#include "base/library_versions.h"
 
 namespace megaslide {
 namespace {
@@ -43,5 +44,7 @@ std::string gunzip(std::string_view bytes, const std::string& source, int64_t ma
   if (left > 0) throw Error(fmt::format("{}: {} bytes follow the gzip data", source, left), kDamaged);
   return out;
 }
+
+std::string version_of_zlib() { return zlibVersion(); }
 
 }  // namespace megaslide

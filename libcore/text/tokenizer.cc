@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/library_versions.h"
 #include "base/sha256.h"
 #include "text/spiece_model.h"
 #include "text/tokenizer_json.h"
@@ -91,5 +92,7 @@ std::string tokenizer_identity(const std::string& folder, const std::string& mod
   return fmt::format("{}{}", model_sha256.empty() ? sha256_file(model_path(folder)) : model_sha256,
                      !fallback ? "" : *fallback ? "+bytes" : "+unk");
 }
+
+std::string version_of_sentencepiece() { return MEGASLIDE_SENTENCEPIECE_VERSION; }
 
 }  // namespace megaslide

@@ -46,9 +46,9 @@ grep -qE "complete .*\b$name\b" "$completion" || fail "$completion does not comp
 
 # Common to all programs
 run "$bin" --version
-expect 0 out "^$name \(MegaSlide\) [0-9]" err ''
+expect 0 out "^$name \(MegaSlide\) [0-9]" out '^libraries: fmt [0-9]+\.[0-9.]+, CLI11 [0-9]' err ''
 if grep -q 'Where to compute' <("$bin" --help); then
-  expect 0 out '^devices: cpu'
+  expect 0 out '^devices: cpu' out '^instructions: (avx512|avx2|baseline) vectors, (amx|avx512_bf16|no) tiles, oneDNN [a-z0-9_]+$'
 fi
 run "$bin" --no-such-option
 expect 2 out '' err "^$name: error: unknown option '--no-such-option'"

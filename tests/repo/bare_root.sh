@@ -12,7 +12,8 @@ usage: tests/repo/bare_root.sh SUITE DIR [COMMAND...]
   COMMAND  run in the source folder of the root; default: scripts/demo
 
 BARE_ROOT_MIRROR names the mirror (default: http://deb.debian.org/debian). A proxy in apt's configuration or in
-http_proxy of the calling shell is carried into the root.
+http_proxy of the calling shell is carried into the root. BARE_ROOT_CCACHE names a folder for the compiler's cache: with it a
+root that is made anew does not compile everything again.
 TEXT
 }
 [[ ${1:-} == -h || ${1:-} == --help ]] && { usage; exit 0; }
@@ -48,6 +49,10 @@ mount_in proc /proc -t proc
 mount_in /sys /sys --bind -o ro
 mount_in /dev /dev --bind
 mount_in tmpfs /dev/shm -t tmpfs
+if [[ -n ${BARE_ROOT_CCACHE:-} ]]; then
+  mkdir -p "$BARE_ROOT_CCACHE"
+  mount_in "$BARE_ROOT_CCACHE" /var/cache/ccache --bind
+fi
 
 # The network as the host sees it.
 cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
@@ -66,6 +71,8 @@ git -C "$source_dir" -c safe.directory='*' ls-files -z |
   tar -C "$source_dir" --null --no-recursion --ignore-failed-read -T - -cf - | tar -C "$root/src/megaslide" -xf -
 
 environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8)
+# Paths relative to the build folder, so that trees in other folders find each other's objects.
+if [[ -n ${BARE_ROOT_CCACHE:-} ]]; then environment+=(CCACHE_DIR=/var/cache/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1); fi
 for name in http_proxy https_proxy no_proxy; do
   if [[ -n ${!name:-} ]]; then environment+=("$name=${!name}"); fi
 done

@@ -7,7 +7,7 @@ cd "${1:?usage: hygiene.sh SOURCE-DIR}"
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
   list() { git -c safe.directory='*' ls-files -z; }
 else
-  list() { find . \( -path ./build -o -path ./demo -o -path ./.git \) -prune -o -type f -printf '%P\0'; }
+  list() { find . \( -path ./build -o -path ./demo -o -path ./dist -o -path ./.git \) -prune -o -type f -printf '%P\0'; }
 fi
 bad=0
 complain() { echo "$*"; bad=1; }

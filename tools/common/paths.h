@@ -4,8 +4,7 @@
 
 namespace megaslide {
 
-// Directories with presets: ../share/megaslide/configs of the program, or the source tree's for a program that is run
-// from the build tree.
+// Directories with presets, found from the program's own folder, so that an installation can be moved.
 std::vector<std::string> preset_directories();
 
 }  // namespace megaslide

@@ -20,18 +20,11 @@
 #include "common/paths.h"
 #include "common/progress_line.h"
 #include "common/signals.h"
+#include "common/version.h"
 #include "config/search_path.h"
 
 namespace megaslide {
 namespace {
-
-// Name and version, and for a program that computes on devices, which ones this build has.
-std::string version_text(const ToolInfo& info) {
-  std::string text = info.name + " (MegaSlide) " + MEGASLIDE_VERSION;
-  if ((info.flags & kDeviceFlag) || &make_cuda_device)
-    text += fmt::format("\ndevices: cpu{}{}", &make_cuda_device ? " cuda (" MEGASLIDE_CUDA_TARGETS ")" : "", info.flags & kSimDevice ? " sim" : "");
-  return text;
-}
 
 void add_common_flags(CLI::App& app, const ToolInfo& info, CommonFlags& f, std::string& progress, int64_t& threads, uint64_t& seed) {
   const auto group = [](CLI::Option* option) { return option->group("Common"); };
@@ -50,7 +43,7 @@ void add_common_flags(CLI::App& app, const ToolInfo& info, CommonFlags& f, std::
   group(app.add_flag("-q,--quiet", f.quiet, "Only warnings and errors"));
   group(app.add_flag("-v,--verbose", f.verbose, "More messages"));
   app.set_help_flag("-h,--help", "Print this help and exit")->group("Common");
-  app.set_version_flag("--version", version_text(info), "Print the version and exit")->group("Common");
+  app.set_version_flag("--version", [&info] { return version_text(info); }, "Print the version and exit")->group("Common");
 }
 
 // What CLI11 found wrong, in this project's words where they say more. An unknown option goes first: it may be the

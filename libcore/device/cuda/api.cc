@@ -1,6 +1,7 @@
 #include "device/cuda/api.h"
 
 #include "base/error.h"
+#include "base/library_versions.h"
 
 namespace megaslide::cuda {
 
@@ -23,3 +24,9 @@ void use_device(int index) {
 }
 
 }  // namespace megaslide::cuda
+
+namespace megaslide {
+
+std::string version_of_cudart() { return fmt::format("{}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10); }
+
+}  // namespace megaslide

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 
+#define CUDART_VERSION 12000
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,

@@ -1,0 +1,16 @@
+# Run by CPack when everything lies in its folder: manual pages and changelogs are compressed, and the licence is told as
+# Debian tells it.
+set(USR ${CPACK_TEMPORARY_DIRECTORY}/usr)
+set(DOC ${USR}/share/doc/megaslide)
+file(REMOVE ${DOC}/LICENSE)
+file(COPY_FILE ${CPACK_MEGASLIDE_DEBIAN}/copyright ${DOC}/copyright)
+file(COPY_FILE ${CPACK_MEGASLIDE_DEBIAN}/changelog.Debian ${DOC}/changelog.Debian)
+file(COPY_FILE ${CPACK_MEGASLIDE_SOURCE}/CHANGELOG.md ${DOC}/changelog)
+file(GLOB PAGES ${USR}/share/man/man*/*.[1-9])
+if(NOT PAGES)
+  message(FATAL_ERROR "no manual pages in ${USR}/share/man; install scdoc and build again")
+endif()
+set(COMPRESSED ${PAGES} ${DOC}/changelog ${DOC}/changelog.Debian)
+execute_process(COMMAND gzip -9n ${COMPRESSED} COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB_RECURSE FILES LIST_DIRECTORIES false ${USR}/share/*)
+file(CHMOD ${FILES} FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
