@@ -3,7 +3,7 @@
 | def row($id): first($all[] | select(.id == $id)) // null;
   def rows($start): [$all[] | select(.id | startswith($start))];
   def mean: if length > 0 then add / length else null end;
-  def digits($n): if . == null then null else . * pow(10; $n) | round / pow(10; $n) end;
+  def digits($n): if . == null then null else . * pow(10; $n) | round / pow(10; $n) + 0 end;
   def percent: if . == null then "–" else "\(. * 100 | round)%" end;
   # Half of Student's 95% interval of a mean: factors for 1 to 9 degrees of freedom, and beyond them that of 10.
   def half: length as $n

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the recipes beside it: a recipe runs public programs, keeps a row for each command, and writes the rows with
 # charts and tables of them as $OUT/TARGET.json. The Makefile sets BIN (the programs), OUT (where results go) and QUICK.
 #

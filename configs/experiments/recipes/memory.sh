@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Device memory against the length of the clips: planned for three machines at 1080p, and measured to the byte for the tiny
 # model. What the host holds of 105 B parameters.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 RUN=$HERE/runs/memory.yaml

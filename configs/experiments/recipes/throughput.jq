@@ -1,6 +1,6 @@
 def modes: ["async", "sync", "device"];
 def pictures: (.id | split(".")[2] | tonumber);
-def secs: if . == null then "–" elif . >= 600 then "\(. / 60 | digits(1)) min" elif . >= 10 then "\(. | digits(1)) s" else "\(. * 1000 | digits(0)) ms" end;
+def secs: if . == null then "–" elif . >= 600 then "\(. / 60 | digits(1)) min" elif . >= 2 then "\(. | digits(1)) s" else "\(. * 1000 | digits(0)) ms" end;
 def waited: [to_entries[] | select(.value > 0.0005) | "\(.key) \(.value | secs)"] | if length > 0 then join(", ") else "nothing" end;
 def step_cells: .values | [(.step_seconds | secs), (.mfu | percent), (.hfu | percent), (.waits | waited)];
 def sizes: ["1_3b", "14b", "28b", "33b", "105b"];

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What streaming asynchronously is worth: at the paper's scale, simulated, and over an emulated link, measured. Asynchronous,
 # synchronous, and with the optimizer on the device.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 PLANNED=$HERE/runs/throughput-planned.yaml
@@ -77,7 +78,7 @@ fi
 for mode in async sync device; do
   mode_flags $mode
   trace=$WORK/run.$mode.trace.json
-  train "run.$mode" $HERE/runs/throughput.yaml "${set_flags[@]}" --set "model.path=$DATA/model" --set "data.cache=$DATA/cache" --set "train.max_train_steps=$steps" --trace "$trace"
+  train "run.$mode" "$HERE/runs/throughput.yaml" "${set_flags[@]}" --set "model.path=$DATA/model" --set "data.cache=$DATA/cache" --set "train.max_train_steps=$steps" --trace "$trace"
   begin "run-forward.$mode" jq "'from the step until velocity_loss'" "$trace" || continue
   jq -n --argjson forward "$(forward_seconds "$trace")" '{forward_seconds: $forward}' | keep measured
 done

@@ -74,21 +74,30 @@ struct StepTrace {
   std::map<std::string, std::vector<Block>> lanes;
 };
 
+// Synchronous runs have all on one stream: what it does in place of the others.
+const char* stream_of(const std::string& event) {
+  if (event.starts_with("upload") || event == "unstash") return "upload";
+  if (event.starts_with("download") || event == "stash") return "download";
+  return event == "adamw" || event == "gradient norm" || event == "step end" ? "host" : "compute";
+}
+
 StepTrace last_step(const json& trace) {
   StepTrace step;
   std::map<int64_t, std::string> names;
   const json& events = trace.at("traceEvents");
+  bool one_stream = true;
   for (const json& e : events) {
     if (e.value("name", "") == "thread_name") names[e.at("tid").get<int64_t>()] = e.at("args").at("name").get<std::string>();
     if (e.value("ph", "") == "X" && e.value("cat", "") == "step" && e.at("ts").get<double>() >= step.start)
       step.start = e.at("ts").get<double>(), step.length = e.at("dur").get<double>();
+    if (e.value("cat", "") == "upload") one_stream = false;
   }
   for (const json& e : events) {
     if (e.value("ph", "") != "X" || e.value("cat", "") == "step") continue;
     const double start = e.at("ts").get<double>() - step.start, end = start + e.at("dur").get<double>();
     if (end <= 0 || start >= step.length) continue;
     if (e.value("name", "") == "velocity_loss") step.loss = start;
-    step.lanes[names[e.at("tid").get<int64_t>()]].push_back({std::max(start, 0.0), std::min(end, step.length)});
+    step.lanes[one_stream ? stream_of(e.value("name", "")) : names[e.at("tid").get<int64_t>()]].push_back({std::max(start, 0.0), std::min(end, step.length)});
   }
   return step;
 }
@@ -96,7 +105,7 @@ StepTrace last_step(const json& trace) {
 }  // namespace
 
 std::string timeline_svg(const json& trace, const std::string& title, int width) {
-  constexpr double kLeft = 92, kRow = 26, kTop = 40;
+  constexpr double kLeft = 92, kRow = 26, kTop = 50;
   const StepTrace step = last_step(trace);
   std::vector<std::string> shown;
   for (const char* lane : kLanes)

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/atomic_file.h"
@@ -32,6 +34,8 @@ figure img{display:block;max-width:100%;border:1px solid #cbd2d9;border-radius:6
 figcaption{font-size:13px;color:#616e7c;margin-top:3px}
 code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px;overflow-wrap:anywhere}
 summary{cursor:pointer;color:#616e7c}
+.claim td{border-bottom:none}
+.how{padding-top:0;color:#616e7c}
 .mark{display:inline-block;border-radius:9px;padding:1px 9px;font-size:13px;white-space:nowrap}
 .measured{background:#d8f3dc;color:#14532d}
 .simulated{background:#dbeafe;color:#1e3a8a}
@@ -43,8 +47,10 @@ summary{cursor:pointer;color:#616e7c}
 
 std::string esc(std::string_view text) { return escape_xml(text); }
 
+std::string first_word(const std::string& text) { return text.substr(0, text.find(' ')); }
+
 std::string mark(const std::string& text) {
-  const std::string word = text.substr(0, text.find(' '));
+  const std::string word = first_word(text);
   return fmt::format("<span class=\"mark {}\">{}</span>", word == "not" ? "open" : word, esc(text));
 }
 
@@ -68,14 +74,23 @@ std::string table_html(const ResultTable& table) {
 }
 
 std::string claim_row(const JudgedClaim& j) {
-  std::string ours, commands;
+  std::string ours;
+  std::vector<std::string> commands;
   for (const Found& f : j.found) {
-    ours += fmt::format("<li>{} {}</li>", esc(found_text(f)), f.row != nullptr ? mark(evidence_text(f.row->evidence)) : "");
-    if (f.row != nullptr && commands.find(esc(f.row->command)) == std::string::npos) commands += fmt::format("<li><code>{}</code></li>", esc(f.row->command));
+    ours += fmt::format("<li>{} {}</li>", esc(found_text(f)), f.row != nullptr ? mark(first_word(evidence_text(f.row->evidence))) : "");
+    if (f.row == nullptr) continue;
+    const std::string line = fmt::format("<code>{}</code>", esc(f.row->command));
+    if (std::ranges::find(commands, line) == commands.end()) commands.push_back(line);
   }
-  return fmt::format("<tr><td>{}{}<br><span class=\"soft\">{}</span></td><td>{}</td><td><ul>{}</ul></td><td>{}</td><td>{}</td><td><details><summary>commands</summary><ul>{}</ul></details></td></tr>\n",
-                     esc(j.claim->text), j.claim->note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim->note) + "</span>", esc("quoted in " + j.claim->quoted_in),
-                     esc(j.claim->paper), ours, mark(mark_text(j)), verdict_text(j.verdict), commands);
+  std::string out = fmt::format("<tr class=\"claim\"><td>{}{}<br><span class=\"soft\">{}</span></td><td>{}</td><td><ul>{}</ul></td><td>{}</td><td>{}</td></tr>\n", esc(j.claim->text),
+                                j.claim->note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim->note) + "</span>", esc("quoted in " + j.claim->quoted_in), esc(j.claim->paper), ours,
+                                mark(mark_text(j)), verdict_text(j.verdict));
+  out += "<tr><td colspan=\"5\" class=\"how\">" + (commands.empty() ? std::string("its target has not run") : commands.front());
+  if (commands.size() > 1) {
+    commands.erase(commands.begin());
+    out += fmt::format("<details><summary>and {} more</summary>{}</details>", commands.size(), fmt::join(commands, "<br>"));
+  }
+  return out + "</td></tr>\n";
 }
 
 std::string claims_section(const std::vector<JudgedClaim>& claims) {
@@ -83,7 +98,7 @@ std::string claims_section(const std::vector<JudgedClaim>& claims) {
       "<section><h2>The paper's claims beside ours</h2>\n"
       "<p class=\"soft\">Measured here: a program ran on the machine named below. Simulated with the planner: plan-memory says so of a machine whose rates are "
       "estimated from data sheets. Derived: arithmetic on given numbers. Refuted: a derived bound rules the claim out. Holds and differs compare the first of our numbers with the paper's, within the "
-      "tolerance that claims.json gives.</p>\n<table class=\"wide\"><tr><th>claim</th><th>the paper</th><th>ours</th><th>mark</th><th>verdict</th><th></th></tr>\n";
+      "tolerance that claims.json gives.</p>\n<table class=\"wide\"><tr><th>claim</th><th>the paper</th><th>ours</th><th>mark</th><th>verdict</th></tr>\n";
   for (const JudgedClaim& j : claims) out += claim_row(j);
   return out + "</table></section>\n";
 }
