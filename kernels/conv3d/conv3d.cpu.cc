@@ -128,12 +128,13 @@ HWY_INLINE hn::Vec<D> Silu(D d, hn::Vec<D> v) {
   return hn::Div(v, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, bounded)));
 }
 
-// `columns` cells whose sums start at `sums` and whose place in the frames is `offset`, `step` elements apart.
+// `columns` cells whose sums of `panels` panels start at `sums` and whose place in the frames, that of the first panel, is `offset`, `step`
+// elements apart. A norm is of all panels.
 template <class T>
-void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset,
+void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int64_t first, int64_t panels, int64_t columns, int64_t offset,
                  int64_t step) {
   const PanelTag d;
-  const int64_t panels = (f.out.channels + kConvPanel - 1) / kConvPanel;
+  const float *bias = f.bias ? f.bias + first * kConvPanel : nullptr, *slope = f.slope ? f.slope + first * kConvPanel : nullptr;
   const auto *residual = static_cast<const T*>(f.residual), *residual2 = static_cast<const T*>(f.residual2);
   auto *raw = static_cast<T*>(f.raw), *normed = static_cast<T*>(f.normed);
   const float root = std::sqrt(static_cast<float>(f.out.channels));
@@ -145,10 +146,10 @@ void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int6
       for (int64_t j = 0; j < kConvPanel; j += kLanes) {
         const int64_t c = n * kConvPanel + j;
         auto v = hn::LoadU(d, s + j);
-        if (f.bias) v = hn::Add(v, hn::LoadU(d, f.bias + c));
+        if (bias) v = hn::Add(v, hn::LoadU(d, bias + c));
         if (residual) v = hn::Add(v, LoadFloat(d, residual + offset + c));
         if (residual2) v = hn::Add(v, LoadFloat(d, residual2 + offset + c));
-        if (f.slope) v = hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Mul(v, hn::LoadU(d, f.slope + c)), v);
+        if (slope) v = hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Mul(v, hn::LoadU(d, slope + c)), v);
         if (raw) StoreFloat(v, d, raw + offset + c);
         squares = hn::MulAdd(v, v, squares);
         hn::StoreU(v, d, s + j);
@@ -169,12 +170,12 @@ void FinishCells(const FrameFinish& f, float* sums, int64_t block_elements, int6
   }
 }
 
-void FinishRow(const FrameFinish& f, float* sums, int64_t block_elements, int64_t columns, int64_t offset,
+void FinishRow(const FrameFinish& f, float* sums, int64_t block_elements, int64_t first, int64_t panels, int64_t columns, int64_t offset,
                int64_t step) {
   if (f.out.dtype == DType::kBF16)
-    FinishCells<bf16>(f, sums, block_elements, columns, offset, step);
+    FinishCells<bf16>(f, sums, block_elements, first, panels, columns, offset, step);
   else
-    FinishCells<float>(f, sums, block_elements, columns, offset, step);
+    FinishCells<float>(f, sums, block_elements, first, panels, columns, offset, step);
 }
 
 void Widen(float* out, const bf16* in, int64_t n) {
@@ -268,26 +269,73 @@ void finish_piece(const FrameConv& c, const Bands& b, int64_t index, const Piece
   const int64_t y0 = index / b.across * b.rows, x0 = index % b.across * b.columns;
   for (int64_t y = 0; y < p.rows; ++y) {
     const int64_t offset = f.out.cell(f.step * (y0 + y) + f.y, f.step * x0 + f.x);
-    HWY_DYNAMIC_DISPATCH(FinishRow)(f, p.sums + y * p.pitch * kBlock, block_elements, p.columns, offset, f.step * f.out.stored());
+    HWY_DYNAMIC_DISPATCH(FinishRow)(f, p.sums + y * p.pitch * kBlock, block_elements, 0, p.panels, p.columns, offset, f.step * f.out.stored());
   }
 }
 
-// fp32 on AMX.
-SplitShape split_shape(const ConvShape& s) { return {s.in, s.out, s.kt, s.kh, s.kw}; }
+SplitShape split_shape(const ConvShape& s, int64_t stride = 1) { return {s.in, s.out, s.kt, s.kh, s.kw, stride}; }
 
-void run_split_piece(const FrameConv& c, const Bands& b, int64_t index) {
-  const SplitShape s = split_shape(c.shape);
-  auto p = piece_at<float>(c, b, index, nullptr);
-  p.pitch = split_pitch(s, p.columns, c.stride);
-  const int64_t block = split_result_cells(s, p.rows, p.columns, c.stride) * kBlock;
-  p.sums = static_cast<float*>(onednn::thread_scratch(onednn::ScratchSlot::kB, static_cast<size_t>(split_pairs(s) * block) * sizeof(float)));
-  void* parts = onednn::thread_scratch(onednn::ScratchSlot::kA, static_cast<size_t>(split_scratch_bytes(s, p.rows, p.columns, c.stride)));
-  split_sums({s, p.rows, p.columns, c.stride, {p.frames[0], p.frames[1], p.frames[2]}, p.row, c.in.stored(), c.packed, p.sums, parts});
-  finish_piece(c, b, index, p, block);
-}
+// A piece of fp32 on AMX.
+class SplitRun {
+ public:
+  SplitRun(const FrameConv& c, const Bands& b, int64_t index)
+      : c_(c), b_(b), index_(index), shape_(split_shape(c.shape, c.stride)), p_(piece_at<float>(c, b, index, nullptr)), plan_(split_plan(shape_, p_.rows, p_.columns)) {
+    p_.pitch = plan_.pitch;
+  }
+  void run() {
+    // A norm is of all channels of a cell.
+    const bool kept = c_.finish.normed || plan_.group < plan_.steps;
+    const int64_t tiles = kept ? (p_.panels + 1) / 2 * plan_.tiles : kSplitBlockTiles;
+    p_.sums = static_cast<float*>(onednn::thread_scratch(onednn::ScratchSlot::kB, static_cast<size_t>(tiles * kTile * kBlock) * sizeof(float)));
+    SplitPiece s{};
+    s.shape = shape_;
+    s.rows = p_.rows, s.columns = p_.columns;
+    std::copy_n(p_.frames, kConvMaxFrames, s.frames);
+    s.row = p_.row, s.cell = c_.in.stored();
+    s.packed = c_.packed;
+    s.scratch = onednn::thread_scratch(onednn::ScratchSlot::kA, static_cast<size_t>(plan_.bytes));
+    s.sums = p_.sums, s.kept = kept;
+    s.done = [](void* context, float* sums, int64_t pair, int64_t first, int64_t cells) { static_cast<SplitRun*>(context)->finish(sums, pair, first, cells); };
+    s.context = this;
+    if (!c_.finish.normed) s.touched = touched();
+    split_sums(s, plan_);
+    if (c_.finish.normed) finish_piece(c_, b_, index_, p_, plan_.tiles * kTile * kBlock);
+  }
+
+ private:
+  int64_t place(int64_t y, int64_t x) const {
+    const FrameFinish& f = c_.finish;
+    return f.out.cell(f.step * (index_ / b_.across * b_.rows + y) + f.y, f.step * (index_ % b_.across * b_.columns + x) + f.x);
+  }
+  SplitTouched touched() const {
+    const FrameFinish& f = c_.finish;
+    const int64_t element = dtype_bytes(f.out.dtype), first = place(0, 0) * element;
+    const auto at = [&](const void* frame) { return frame ? static_cast<const char*>(frame) + first : nullptr; };
+    return {{at(f.raw), at(f.residual), at(f.residual2)}, f.step * f.out.row() * element, f.step * f.out.stored() * element, kSplitSide * element};
+  }
+  // Cells [first, first + cells) of the piece, 32 channels.
+  void finish(float* sums, int64_t pair, int64_t first, int64_t cells) const {
+    const FrameFinish& f = c_.finish;
+    if (f.normed) return;
+    const int64_t panels = std::min<int64_t>(2, p_.panels - 2 * pair);
+    for (int64_t at = first; at < first + cells;) {
+      const int64_t y = at / p_.pitch, x = at % p_.pitch, end = std::min(first + cells, (y + 1) * p_.pitch);
+      const int64_t columns = std::min(p_.columns - x, end - at);
+      if (y < p_.rows && columns > 0)
+        HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums + (at - first) * kBlock, 0, 2 * pair, panels, columns, place(y, x) + pair * kSplitSide, f.step * f.out.stored());
+      at = end;
+    }
+  }
+
+  const FrameConv& c_;
+  const Bands& b_;
+  int64_t index_;
+  SplitShape shape_;
+  Piece<float> p_;
+  SplitPlan plan_;
+};
 
 void run_piece(const FrameConv& c, const Bands& b, int64_t index) {
-  if (c.in.dtype == DType::kF32 && in_parts()) return run_split_piece(c, b, index);
   float* sums = thread_sums(b, (c.shape.out + kConvPanel - 1) / kConvPanel);
   if (c.in.dtype == DType::kF32) {
     const auto p = piece_at<float>(c, b, index, sums);
@@ -332,6 +380,16 @@ Bands bands(int64_t rows, int64_t columns) {
   b.down = (rows + b.rows - 1) / b.rows;
   return b;
 }
+
+namespace {
+Bands split_bands(const FrameConv& c) {
+  Bands b{};
+  split_piece_sides(split_shape(c.shape, c.stride), c.rows, c.columns, &b.rows, &b.columns);
+  b.down = (c.rows + b.rows - 1) / b.rows;
+  b.across = (c.columns + b.columns - 1) / b.columns;
+  return b;
+}
+}  // namespace
 }  // namespace conv3d
 
 int64_t conv_packed_bytes(const ConvShape& s, DType dtype, Backend target) {
@@ -360,7 +418,7 @@ namespace cpu {
 void conv_pack(Stream& stream, void* packed, const float* w, ConvShape s, DType dtype) {
   if (dtype == DType::kF32 && conv3d::in_parts()) {
     const conv3d::SplitShape shape = conv3d::split_shape(s);
-    return stream.parallel_for(conv3d::split_pairs(shape), 1,
+    return stream.parallel_for((s.out + conv3d::kSplitSide - 1) / conv3d::kSplitSide, 1,
                                [&](int64_t begin, int64_t end) { conv3d::split_pack_weights(packed, w, shape, begin, end); });
   }
   FrameLayout in;
@@ -388,9 +446,10 @@ void frame_conv(Stream& stream, FrameConv c) {
   MS_CHECK(c.in.dtype == DType::kBF16 || c.in.dtype == DType::kF32, "{}", dtype_name(c.in.dtype));
   MS_CHECK(c.shape.kt <= kConvMaxFrames && c.in.channels == c.shape.in && c.finish.out.channels == c.shape.out);
   MS_CHECK(c.frames[c.shape.kt - 1] != nullptr);
-  const conv3d::Bands b = conv3d::bands(c.rows, c.columns);
+  const bool split = c.in.dtype == DType::kF32 && conv3d::in_parts();
+  const conv3d::Bands b = split ? conv3d::split_bands(c) : conv3d::bands(c.rows, c.columns);
   stream.parallel_for(b.down * b.across, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) conv3d::run_piece(c, b, i);
+    for (int64_t i = begin; i < end; ++i) split ? conv3d::SplitRun(c, b, i).run() : conv3d::run_piece(c, b, i);
   });
 }
 
@@ -407,7 +466,7 @@ void frame_finish(Stream& stream, const void* in, FrameFinish f) {
       for (int64_t y = y0; y < y0 + rows; ++y) {
         const int64_t offset = f.out.cell(y, x0);
         HWY_DYNAMIC_DISPATCH(LoadRow)(in, f.out.dtype, sums, block, panels, columns, offset, f.out.stored());
-        HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums, block, columns, offset, f.out.stored());
+        HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums, block, 0, panels, columns, offset, f.out.stored());
       }
     }
   });

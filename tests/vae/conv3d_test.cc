@@ -1,5 +1,6 @@
 // The convolution of frames against its plain twin, on every path of this machine.
 #include "kernels/conv3d/conv3d.h"
+#include "kernels/conv3d/split.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -74,7 +75,7 @@ std::vector<float> padded(int64_t n, uint64_t series, double mean) {
 struct ConvSetup {
   ConvSetup(const Case& c, DType dtype)
       : test(c),
-        in{c.rows, c.columns, c.shape.in, dtype},
+        in{c.rows, c.columns, c.shape.in, dtype, std::max<int64_t>(1, std::max(c.shape.kh, c.shape.kw) / 2)},
         out{c.rows / c.stride * c.step, c.columns / c.stride * c.step, c.shape.out, dtype},
         weights(normals(c.shape.weights(), 1, 1 / std::sqrt(static_cast<double>(c.shape.in * c.shape.taps())))),
         bias(padded(c.shape.out, 2, 0)),
@@ -92,7 +93,9 @@ struct ConvSetup {
     f.in = in;
     for (size_t t = 0; t < frames.size(); ++t) f.frames[t] = frames[t].memory.data();
     f.stride = test.stride;
-    f.dy = f.dx = test.stride == 1 && test.shape.kh == 3 ? -1 : 0;
+    const bool centred = test.stride == 1 && test.shape.taps() > 4;
+    f.dy = centred ? -(test.shape.kh / 2) : 0;
+    f.dx = centred ? -(test.shape.kw / 2) : 0;
     f.rows = test.rows / test.stride;
     f.columns = test.columns / test.stride;
     f.finish.out = out;
@@ -130,6 +133,13 @@ const std::vector<Case> kCases = {
     {.shape = {48, 160, 1, 1, 1}, .rows = 7, .columns = 15, .silu = false},
     {.shape = {32, 16, 1, 2, 2}, .rows = 6, .columns = 19, .step = 2},
     {.shape = {520, 33, 3, 3, 3}, .rows = 2, .columns = 300, .residual = false},  // runs longer than a cache's share
+    {.shape = {200, 50, 2, 1, 5}, .rows = 9, .columns = 75, .norm = false, .slope = true},
+    {.shape = {72, 48, 2, 5, 1}, .rows = 35, .columns = 21, .norm = false},
+    {.shape = {12, 64, 1, 4, 4}, .rows = 11, .columns = 23, .residual = false, .norm = false},
+    {.shape = {14, 20, 1, 7, 1}, .rows = 8, .columns = 9, .norm = false},
+    {.shape = {9, 24, 1, 2, 2}, .rows = 10, .columns = 38, .stride = 2},
+    {.shape = {64, 96, 1, 1, 1}, .rows = 9, .columns = 50, .stride = 2, .residual = false, .norm = false},
+    {.shape = {600, 40, 3, 3, 3}, .rows = 3, .columns = 70, .residual = false, .norm = false},
 };
 
 void check(const Case& c, DType dtype) {
@@ -143,9 +153,10 @@ void check(const Case& c, DType dtype) {
   f.packed = packed.data();
   frame_conv(stream, f);
   reference::frame_conv(s.call(&want_raw, &want_normed), s.weights.data());
-  // fp32: sums of up to 14040 products of random signs, each rounded to 2^-24 of the sum so far. bf16: the result's
-  // rounding, 2^-9 at most and 0.58 of that rms, then the norm's on top.
-  const double limit = dtype == DType::kBF16 ? 1.5e-3 : 2e-6;
+  // fp32: n products of random signs. Partial sums grow as √k and each is rounded to 2^-24, 0.58 of that rms: 0.58 · 2^-24 · √(n/2) of the
+  // result, and a few roundings after it; a part of a number left out would give 2e-6. bf16: the result's rounding, 2^-9 at most and 0.58
+  // of that rms, then the norm's on top.
+  const double limit = dtype == DType::kBF16 ? 1.5e-3 : 3e-7 + 2.5e-8 * std::sqrt(static_cast<double>(c.shape.in * c.shape.taps()));
   EXPECT_LE(relative_error(raw.values(), want_raw.values()), limit);
   if (c.norm) {
     EXPECT_LE(relative_error(normed.values(), want_normed.values()), limit);
@@ -155,9 +166,16 @@ void check(const Case& c, DType dtype) {
 }
 
 TEST(FrameConv, EqualsItsPlainTwinInFp32) {
+  for (const Case& c : kCases) check(c, DType::kF32);
+}
+
+// Without AMX, which would take the products.
+TEST(FrameConv, EqualsItsPlainTwinInFp32OnOtherUnits) {
+  limit_tile_unit(TileUnit::kAvx512);
   for_each_target([] {
     for (const Case& c : kCases) check(c, DType::kF32);
   });
+  limit_tile_unit(TileUnit::kAmx);
 }
 
 TEST(FrameConv, EqualsItsPlainTwinInBf16) {
@@ -369,6 +387,37 @@ TEST(Bands, CoverEveryCellOnce) {
     EXPECT_LT(b.columns * (b.across - 1), columns);
     EXPECT_LE(b.rows * b.columns, 512);
   }
+}
+
+// What tiles read of the parts lies within them, and results within the tiles, whatever the sides.
+TEST(SplitPlan, TilesReadWithinTheParts) {
+  for (const conv3d::SplitShape& s : std::vector<conv3d::SplitShape>{{64, 64, 1, 3, 3, 1}, {64, 96, 1, 3, 3, 2}, {64, 96, 1, 1, 1, 2}, {12, 64, 1, 4, 4, 1},
+                                                                     {9, 24, 1, 2, 2, 2}, {128, 256, 2, 5, 1, 1}, {40, 20, 1, 7, 7, 3}, {384, 384, 3, 3, 3, 1}})
+    for (int64_t rows : {1, 2, 7})
+      for (int64_t columns : {1, 16, 53}) {
+        const conv3d::SplitPlan p = conv3d::split_plan(s, rows, columns);
+        EXPECT_EQ(p.width * p.steps >= s.in && p.width * (p.steps - 1) < s.in, true);
+        EXPECT_EQ(32 * p.across, s.kw * p.width);
+        EXPECT_GE(16 * p.tiles, (rows - 1) * p.pitch + columns);
+        EXPECT_LT(16 * (p.tiles - 1), (rows - 1) * p.pitch + columns);
+        // A row of inputs ends before the next begins.
+        EXPECT_LE((columns - 1) * s.stride + s.kw, s.stride * p.pitch);
+        const int64_t last = s.stride * (16 * p.tiles - 1) + (s.kh - 1) / s.stride * s.stride * p.pitch + s.kw - 1;
+        EXPECT_LT(last * p.width, p.phase);
+        EXPECT_EQ(p.part, std::min(s.stride, s.kh) * p.phase);
+        EXPECT_GE(p.bytes, p.group * s.kt * 3 * p.part * 2 + 16 * s.kt * s.kh * p.across);
+        EXPECT_TRUE(p.group >= 1 && p.group <= p.steps);
+      }
+}
+
+TEST(SplitPlan, PiecesAreSmallAndNoneIsEmpty) {
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 3}, {60, 104}, {240, 416}, {1080, 1920}, {1, 5000}, {5000, 1}, {7, 257}})
+    for (const conv3d::SplitShape& s : std::vector<conv3d::SplitShape>{{64, 64, 1, 3, 3, 1}, {128, 256, 2, 5, 1, 1}, {256, 2, 1, 3, 3, 1}, {64, 96, 1, 1, 1, 2}}) {
+      int64_t h = 0, w = 0;
+      conv3d::split_piece_sides(s, rows, columns, &h, &w);
+      EXPECT_TRUE(h >= 1 && h <= rows && w >= 1 && w <= columns) << rows << " " << columns;
+      EXPECT_LE(h * w, 560);
+    }
 }
 
 }  // namespace
