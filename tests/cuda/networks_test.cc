@@ -53,12 +53,16 @@ TEST_F(CudaNetworks, Dino) {
   const DinoNetwork dino = DinoNetwork::load(stream_, vbench_weights("dino_hub"));
   for (const std::string image : {"48x80", "70x37"})
     EXPECT_LT(distance(dino.features(stream_, vbench_golden("dino_golden", "image_" + image)), vbench_golden("dino_golden", "feature_" + image)), 1.5e-6) << image;
+  const DinoNetwork narrow = DinoNetwork::load(stream_, vbench_weights("dino_hub"), DType::kBF16);
+  EXPECT_LT(distance(narrow.features(stream_, vbench_golden("dino_golden", "image_48x80")), vbench_golden("dino_golden", "feature_48x80")), 1.5e-2);
 }
 
 TEST_F(CudaNetworks, ClipsTexts) {
   const ClipNetwork clip = ClipNetwork::load(stream_, vbench_weights("clip_openai"));
   const HostTensor want = vbench_golden("clip_golden", "text_features");
   for (int64_t i = 0; i < 2; ++i) EXPECT_LT(distance(clip.text_features(stream_, golden_ids("clip_golden", i)), rows_of(want, i, i + 1)), 3.4e-6) << i;
+  const ClipNetwork narrow = ClipNetwork::load(stream_, vbench_weights("clip_openai"), DType::kBF16);
+  EXPECT_LT(distance(narrow.text_features(stream_, golden_ids("clip_golden", 0)), rows_of(want, 0, 1)), 2.2e-2);
 }
 
 TEST_F(CudaNetworks, Viclip) {
