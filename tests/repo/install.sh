@@ -31,9 +31,11 @@ done < <(find "$prefix" -type f -print0)
 files=$(find "$prefix" -type f | wc -l)
 ((files > 40)) || fail "only $files files are installed"
 
+# The version that the changelog's first heading names.
+version=$(sed -n 's/^## \([0-9.]*\).*/\1/p' "$source_dir/CHANGELOG.md" | head -1)
 for program in "${programs[@]}"; do
   run "$prefix/bin/$program" --version
-  expect 0 out "^$program \(MegaSlide\) [0-9]" err ''
+  expect 0 out "^$program \(MegaSlide\) ${version//./\\.}\$" err ''
   [[ -s $prefix/share/man/man1/$program.1 ]] || ! command -v scdoc >/dev/null || fail "no manual page of $program"
 done
 for file in doc/megaslide/LICENSE doc/megaslide/THIRD-PARTY.md megaslide/configs/train/finetune.yaml \
@@ -92,9 +94,13 @@ if command -v fish >/dev/null; then
   run env HOME="$temporary" XDG_DATA_DIRS="$prefix/share:/usr/share" PATH="$prefix/bin:$PATH" \
     fish -c 'complete -C "finetune --resu"; complete -C "shard-weights --init tin"; complete -C "eval-vbench comp"'
   expect 0 out '^--resume' out '^tiny' out '^compare' err ''
+else
+  echo "fish is not here: its completion is not tried"
 fi
 if command -v zsh >/dev/null; then
   run zsh -n "$prefix/share/zsh/site-functions/_megaslide"
   expect 0
+else
+  echo "zsh is not here: its completion is not parsed"
 fi
 finish
