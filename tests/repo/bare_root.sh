@@ -48,6 +48,7 @@ mount_in() {
 mount_in proc /proc -t proc
 mount_in /sys /sys --bind -o ro
 mount_in /dev /dev --bind
+mount_in /dev/pts /dev/pts --bind
 mount_in tmpfs /dev/shm -t tmpfs
 if [[ -n ${BARE_ROOT_CCACHE:-} ]]; then
   mkdir -p "$BARE_ROOT_CCACHE"

@@ -29,9 +29,10 @@ for program in shard-weights encode-clips plan-memory finetune sample-video benc
     grep -qE "(^|, )$library [0-9]" <<<"$said" || fail "$program --version does not name $library, which it links: $said"
     checks=$((checks + 1))
   done < <(awk -F ' *\\| *' '/^## /{exit} /^\| / && $3 ~ /^lib/ && $2 !~ /^(GCC|GNU|CUDA|FFmpeg)/ {sub(/,.*/, "", $3); print tolower($2), $3}' "$list")
-  for library in $(sed 's/ [^,]*,\{0,1\}//g' <<<"$said"); do
+  while read -r library _; do
     grep -qxF -- "$library" <<<"$names" || fail "$list does not tell the licence of $library, which $program names"
-  done
+    checks=$((checks + 1))
+  done < <(tr ',' '\n' <<<"$said")
 done
 
 # What CMake looks for, by the names of the first column.
