@@ -99,7 +99,7 @@ std::string mark_text(const JudgedClaim& judged) {
 }
 
 std::string verdict_text(Verdict verdict) {
-  return verdict == Verdict::kHolds ? "holds" : verdict == Verdict::kDiffers ? "differs" : verdict == Verdict::kRefuted ? "cannot be" : "open";
+  return verdict == Verdict::kHolds ? "holds" : verdict == Verdict::kDiffers ? "not borne out" : verdict == Verdict::kRefuted ? "ruled out" : "open";
 }
 
 std::string found_text(const Found& found) {
