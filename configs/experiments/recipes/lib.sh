@@ -76,7 +76,7 @@ train() {
 }
 # difference_row ID WHAT A B A B...: the mean of A - B over pairs, with half of Student's 95% interval and its upper end.
 difference_row() {
-  begin "$1" jq -n "'$2'" "${@:3}" || return 0
+  begin "$1" make -C $HERE "$TARGET" "# $2:" "${@:3}" || return 0
   printf '%s\n' "${@:3}" | jq -s "$(cat "$HERE/recipes/interval.jq")"'[range(0; length; 2) as $i | .[$i] - .[$i + 1]]
     | {mean: mean, half: half, upper: (mean as $m | half as $h | if $h == null then null else $m + $h end), each: .}' | keep measured
 }

@@ -31,7 +31,7 @@ longest() {
   local id=$1 model=$2 name=$3 most=0 least=257 middle=256 peak room file arguments
   flags_of "$4"
   arguments=(--run "$RUN" "${set_flags[@]}" --size 1920x1088)
-  begin "$id" plan-memory --model "$model" --machine "$name" "${arguments[@]}" --num-frames N --json || return 0
+  begin "$id" plan-memory --model "$model" --machine "$name" "${arguments[@]}" --num-frames N --json "# the largest N that fits" || return 0
   file=$(boundless "$name") room=$(device_memory "$name")
   while ((least - most > 1)); do
     peak=$(run plan-memory --model "$model" --machine "$file" "${arguments[@]}" --num-frames "$(pictures $middle)" --json -q | jq .device.peak)
@@ -103,7 +103,7 @@ for n in "${frames[@]}"; do
 done
 
 pairs() { for n in "${frames[@]}"; do for variant in $variants; do echo "$variant.$n"; done; done; }
-if begin tiny-equal jq -s "'share of tiny.* whose device_peak_bytes is device.peak of tiny-plan.*'" "${frames[@]}"; then
+if begin tiny-equal make -C $HERE memory "# rows tiny.* beside tiny-plan.*, pictures: ${frames[*]}"; then
   for pair in $(pairs); do echo "$(value "tiny.$pair" .device_peak_bytes) $(value "tiny-plan.$pair" .device.peak)"; done |
     jq -Rn '[inputs | split(" ") | .[0] == .[1]] | {value: ((map(select(.)) | length) / length), runs: length}' | keep measured
 fi

@@ -85,6 +85,7 @@ std::string format_number(double v, const std::string& unit) {
   if (unit == "times") return fmt::format("{:.2f}x", v);
   if (unit == "yes") return v != 0 ? "yes" : "no";
   if (unit == "loss") return fmt::format("{:+.4f}", v);
+  if (v == 1 && unit.starts_with("frames")) return "1 frame" + unit.substr(6);
   return counted(v) + (unit.empty() ? "" : " " + unit);
 }
 

@@ -54,9 +54,9 @@ std::string mark(const std::string& text) {
   return fmt::format("<span class=\"mark {}\">{}</span>", word == "not" ? "open" : word, esc(text));
 }
 
-// Cells that begin with a digit or a sign stand at the right.
+// Columns whose cells begin with a digit or a sign, where they are not empty, stand at the right.
 bool numeric(const std::string& text) {
-  return !text.empty() && (text.front() == '+' || text.front() == '-' || (text.front() >= '0' && text.front() <= '9') || text == "–");
+  return text.empty() || (text.front() == '+' || text.front() == '-' || (text.front() >= '0' && text.front() <= '9') || text == "–");
 }
 
 std::string table_html(const ResultTable& table) {
