@@ -17,7 +17,7 @@ def difference_curve($p): runs($p) as $r | $r[0].values.validation | to_entries
   charts: [
     {kind: "line", name: "codecs-loss", title: "Held-out loss while training", x_label: "step", y_label: "mean over seeds; band: lowest to highest", width: 560, height: 380,
      series: [pairs[] as $p | {name: ($p | gsub("\\."; " + "))} + curve($p) | if ($p == "fp32.fp32" or $p == "split.fp32" or $p == "bf16-sr.int8") then . else del(.low, .high) end]},
-    {kind: "line", name: "codecs-difference", title: "The same, less that of fp32 masters and moments with the same seed", x_label: "step", y_label: "below 0: better", width: 560, height: 380,
+    {kind: "line", name: "codecs-difference", title: "The same, less fp32 + fp32 of the same seed", x_label: "step", y_label: "below 0: better", width: 560, height: 380,
      series: [pairs[] as $p | select($p != "fp32.fp32") | {name: ($p | gsub("\\."; " + "))} + difference_curve($p) | if ($p == "split.fp32" or $p == "bf16-sr.int8") then . else del(.low, .high) end]}],
   tables: [
     {title: "Held-out loss (measured) and bytes of weights, masters and moments a parameter (simulated, 105 B)",

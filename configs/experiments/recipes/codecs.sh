@@ -25,4 +25,13 @@ for pair in "${pairs[@]}"; do
   done
 done
 
+# Differences between runs of equal seed.
+for pair in "${pairs[@]}"; do
+  id=${pair/:/.}
+  [[ $id != fp32.fp32 ]] || continue
+  losses=()
+  for seed in "${seeds[@]}"; do losses+=("$(value "run.$id.$seed" .held_out_loss)" "$(value "run.fp32.fp32.$seed" .held_out_loss)"); done
+  difference_row "difference.$id" "held_out_loss of run.$id.SEED less that of run.fp32.fp32.SEED" "${losses[@]}"
+done
+
 finish "Codecs: how the state is kept" <"$HERE/recipes/codecs.jq"

@@ -74,6 +74,12 @@ train() {
   jq -s --slurpfile summary "$WORK/answer" -f "$HERE/recipes/metrics.jq" "$folder/metrics.jsonl" | keep measured
   [[ ${KEEP:-0} == 1 ]] || rm -rf "$folder/checkpoints" "$folder/latest"
 }
+# difference_row ID WHAT A B A B...: the mean of A - B over pairs, with half of Student's 95% interval and its upper end.
+difference_row() {
+  begin "$1" make -C $HERE "$TARGET" "# $2:" "${@:3}" || return 0
+  printf '%s\n' "${@:3}" | jq -s "$(cat "$HERE/recipes/interval.jq")"'[range(0; length; 2) as $i | .[$i] - .[$i + 1]]
+    | {mean: mean, half: half, upper: (mean as $m | half as $h | if $h == null then null else $m + $h end), each: .}' | keep measured
+}
 # finetune's flags for keys: sets KEY=VALUE... fills the array `set`.
 sets() {
   local s
@@ -92,7 +98,7 @@ version() { git -c safe.directory='*' describe --always --dirty 2>/dev/null || r
 finish() {
   local id
   for id in "${ids[@]}"; do cat "$WORK/rows/$id.json"; done | jq -s 'map(del(.inputs))' >"$WORK/rows.json"
-  cat "$HERE/recipes/document.jq" - >"$WORK/document.jq"
+  cat "$HERE/recipes/interval.jq" "$HERE/recipes/document.jq" - >"$WORK/document.jq"
   jq --arg target "$TARGET" --arg title "$1" --arg date "$(date -u +%F)" --arg machine "$(machine)" --arg version "$(version)" \
     --argjson quick "$(either true false)" --argjson seconds $((SECONDS - started)) --arg work "$TARGET" -f "$WORK/document.jq" "$WORK/rows.json" >"$OUT/$TARGET.json.new"
   mv "$OUT/$TARGET.json.new" "$OUT/$TARGET.json"

@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 RUN=$HERE/runs/memory.yaml
-read -ra lengths <<<"$(either "16 64 256" "16 32 64 96 128 192 256")"
+read -ra lengths <<<"$(either "16 64" "16 32 64 96 128 192 256")"
 variants="dense-materialised dense window dsa window-slabs dsa-slabs"
 fleet="h200-1.5tb:megaslide-105b h100nvl-94gb:megaslide-33b rtx4090-128gb:wan2.1-t2v-1.3b"
 
@@ -26,24 +26,20 @@ boundless() {
   sed -E 's/^(name:) .*/\1 boundless/; s/^(  memory:) .*/\1 4000000GB/' "$HERE/../machines/$1.yaml" >"$file"
   echo "$file"
 }
-# longest ID MODEL MACHINE VARIANT: the most latent frames beside the device's memory, up to 1024.
+# longest ID MODEL MACHINE VARIANT: the most latent frames beside the device's memory, of up to the paper's 256.
 longest() {
-  local id=$1 model=$2 name=$3 most=0 least=1025 middle peak file arguments
+  local id=$1 model=$2 name=$3 most=0 least=257 middle=256 peak room file arguments
   flags_of "$4"
-  arguments=(--model "$model" --machine "$name" --run "$RUN" "${set_flags[@]}" --size 1920x1088)
-  begin "$id" plan-memory "${arguments[@]}" --num-frames N --json || return 0
-  file=$(boundless "$name")
+  arguments=(--run "$RUN" "${set_flags[@]}" --size 1920x1088)
+  begin "$id" plan-memory --model "$model" --machine "$name" "${arguments[@]}" --num-frames N --json "# the largest N that fits" || return 0
+  file=$(boundless "$name") room=$(device_memory "$name")
   while ((least - most > 1)); do
+    peak=$(run plan-memory --model "$model" --machine "$file" "${arguments[@]}" --num-frames "$(pictures $middle)" --json -q | jq .device.peak)
+    if ((peak <= room)); then most=$middle; else least=$middle; fi
     middle=$(((least + most) / 2))
-    # Lengths beyond the paper's are looked at only where that fits.
-    ((most >= 256 || middle <= 257)) || middle=256
-    peak=$(run plan-memory --model "$model" --machine "$file" --run "$RUN" "${set_flags[@]}" --size 1920x1088 --num-frames "$(pictures $middle)" --json -q | jq .device.peak)
-    if ((peak <= $(device_memory "$name"))); then most=$middle; else least=$middle; fi
-    # A peak that does not grow with the clip has no longest one.
-    ((most < 256)) || break
   done
   jq -n --arg model "$model" --arg machine "$name" --arg variant "$4" --argjson frames "$most" \
-    '{model: $model, machine: $machine, variant: $variant, latent_frames: $frames, at_least: ($frames >= 256)}' | keep simulated
+    '{model: $model, machine: $machine, variant: $variant, latent_frames: $frames, at_least: ($frames == 256)}' | keep simulated
 }
 
 for entry in $fleet; do
@@ -53,11 +49,19 @@ for entry in $fleet; do
     for t in "${lengths[@]}"; do
       plan "grid.$short.$variant.$t" --model "$model" --machine "$name" --run "$RUN" "${set_flags[@]}" --size 1920x1088 --num-frames "$(pictures "$t")"
     done
+    if quick && [[ $name != h200* ]]; then continue; fi
     longest "longest.$short.$variant" "$model" "$name" "$variant"
   done
   begin "machine.$short" sed -n "'/^compute:/,/memory:/p'" "configs/machines/$name.yaml" || continue
   jq -n --arg model "$model" --arg machine "$name" --argjson memory "$(device_memory "$name")" '{model: $model, machine: $machine, device_memory: $memory}' | keep simulated
 done
+
+if quick; then
+  for variant in dsa dsa-slabs; do
+    flags_of $variant
+    plan "grid.h200.$variant.256" --model megaslide-105b --machine h200-1.5tb --run "$RUN" "${set_flags[@]}" --size 1920x1088 --num-frames 1021
+  done
+fi
 
 # The host's ledger of 105 B parameters. Without offset nets it is the paper's count.
 ledger() { # ledger NAME KEY=VALUE...
@@ -99,7 +103,7 @@ for n in "${frames[@]}"; do
 done
 
 pairs() { for n in "${frames[@]}"; do for variant in $variants; do echo "$variant.$n"; done; done; }
-if begin tiny-equal jq -s "'share of tiny.* whose device_peak_bytes is device.peak of tiny-plan.*'" "${frames[@]}"; then
+if begin tiny-equal make -C $HERE memory "# rows tiny.* beside tiny-plan.*, pictures: ${frames[*]}"; then
   for pair in $(pairs); do echo "$(value "tiny.$pair" .device_peak_bytes) $(value "tiny-plan.$pair" .device.peak)"; done |
     jq -Rn '[inputs | split(" ") | .[0] == .[1]] | {value: ((map(select(.)) | length) / length), runs: length}' | keep measured
 fi

@@ -85,6 +85,7 @@ std::string format_number(double v, const std::string& unit) {
   if (unit == "times") return fmt::format("{:.2f}x", v);
   if (unit == "yes") return v != 0 ? "yes" : "no";
   if (unit == "loss") return fmt::format("{:+.4f}", v);
+  if (v == 1 && unit.starts_with("frames")) return "1 frame" + unit.substr(6);
   return counted(v) + (unit.empty() ? "" : " " + unit);
 }
 
@@ -99,7 +100,7 @@ std::string mark_text(const JudgedClaim& judged) {
 }
 
 std::string verdict_text(Verdict verdict) {
-  return verdict == Verdict::kHolds ? "holds" : verdict == Verdict::kDiffers ? "differs" : verdict == Verdict::kRefuted ? "cannot be" : "open";
+  return verdict == Verdict::kHolds ? "holds" : verdict == Verdict::kDiffers ? "not borne out" : verdict == Verdict::kRefuted ? "ruled out" : "open";
 }
 
 std::string found_text(const Found& found) {

@@ -31,7 +31,7 @@ td ul{margin:0;padding:0;list-style:none}
 svg{max-width:100%;height:auto;display:block}
 figure{margin:0 0 14px}
 figure img{display:block;max-width:100%;border:1px solid #cbd2d9;border-radius:6px}
-figcaption{font-size:13px;color:#616e7c;margin-top:3px}
+figcaption{font-size:13px;color:#616e7c;margin-top:3px;max-width:340px}
 code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px;overflow-wrap:anywhere}
 summary{cursor:pointer;color:#616e7c}
 .claim td{border-bottom:none}
@@ -54,9 +54,9 @@ std::string mark(const std::string& text) {
   return fmt::format("<span class=\"mark {}\">{}</span>", word == "not" ? "open" : word, esc(text));
 }
 
-// Cells that begin with a digit or a sign stand at the right.
+// Columns whose cells begin with a digit or a sign, where they are not empty, stand at the right.
 bool numeric(const std::string& text) {
-  return !text.empty() && (text.front() == '+' || text.front() == '-' || (text.front() >= '0' && text.front() <= '9') || text == "–");
+  return text.empty() || (text.front() == '+' || text.front() == '-' || (text.front() >= '0' && text.front() <= '9') || text == "–");
 }
 
 std::string table_html(const ResultTable& table) {
@@ -83,7 +83,7 @@ std::string claim_row(const JudgedClaim& j) {
     if (std::ranges::find(commands, line) == commands.end()) commands.push_back(line);
   }
   std::string out = fmt::format("<tr class=\"claim\"><td>{}{}<br><span class=\"soft\">{}</span></td><td>{}</td><td><ul>{}</ul></td><td>{}</td><td>{}</td></tr>\n", esc(j.claim->text),
-                                j.claim->note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim->note) + "</span>", esc("quoted in " + j.claim->quoted_in), esc(j.claim->paper), ours,
+                                j.claim->note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim->note) + "</span>", esc(j.claim->quoted_in), esc(j.claim->paper), ours,
                                 mark(mark_text(j)), verdict_text(j.verdict));
   out += "<tr><td colspan=\"5\" class=\"how\">" + (commands.empty() ? std::string("its target has not run") : commands.front());
   if (commands.size() > 1) {
@@ -97,7 +97,7 @@ std::string claims_section(const std::vector<JudgedClaim>& claims) {
   std::string out =
       "<section><h2>The paper's claims beside ours</h2>\n"
       "<p class=\"soft\">Measured here: a program ran on the machine named below. Simulated with the planner: plan-memory says so of a machine whose rates are "
-      "estimated from data sheets. Derived: arithmetic on given numbers. Refuted: a derived bound rules the claim out. Holds and differs compare the first of our numbers with the paper's, within the "
+      "estimated from data sheets. Derived: arithmetic on given numbers. Refuted: a derived bound rules the claim out. Verdicts compare the first of our numbers with the paper's, within the "
       "tolerance that claims.json gives.</p>\n<table class=\"wide\"><tr><th>claim</th><th>the paper</th><th>ours</th><th>mark</th><th>verdict</th></tr>\n";
   for (const JudgedClaim& j : claims) out += claim_row(j);
   return out + "</table></section>\n";
@@ -118,8 +118,10 @@ std::string result_section(const ExperimentResult& r, const std::vector<std::str
   for (const std::string& svg : charts) out += svg;
   out += "</div>\n";
   for (const ResultTable& t : r.tables) out += table_html(t);
+  if (!r.pictures.empty()) out += "<div class=\"charts\">\n";
   for (const ResultPicture& p : r.pictures)
     out += fmt::format("<figure><img src=\"data:image/png;base64,{}\" alt=\"{}\"><figcaption>{}</figcaption></figure>\n", base64(read_file(folder + "/" + p.file, 16 << 20)), esc(p.caption), esc(p.caption));
+  if (!r.pictures.empty()) out += "</div>\n";
   return out + rows_html(r) + "</section>\n";
 }
 
