@@ -30,22 +30,16 @@ struct Run {
   const SplitTouched* touched;  // of cells [first, first + cells), `offset` bytes behind each
   int64_t offset, first, cells, pitch;
 };
-// GCC 12 drops loops of prefetches alone: to it they do nothing.
-inline void keep_loop() { __asm__ volatile(""); }
 inline void fetch(const Run& r, int64_t i) {
   const int64_t of = r.steps * r.count;
-  for (int64_t l = r.lines * i / of; l < r.lines * (i + 1) / of; ++l) {
-    _mm_prefetch(r.next + 64 * l, _MM_HINT_T1);
-    keep_loop();
-  }
+  for (int64_t l = r.lines * i / of; l < r.lines * (i + 1) / of; ++l) fetch_line(r.next + 64 * l);
   for (int64_t k = r.cells * i / of; k < r.cells * (i + 1) / of; ++k) {
     const auto cell = static_cast<uint32_t>(r.first + k), pitch = static_cast<uint32_t>(r.pitch);
     const int64_t at = r.offset + cell / pitch * r.touched->row + cell % pitch * r.touched->cell;
     for (const char* frame : r.touched->frames) {
       if (!frame) continue;
-      _mm_prefetch(frame + at, _MM_HINT_T0);
-      _mm_prefetch(frame + at + r.touched->pair - 1, _MM_HINT_T0);
-      keep_loop();
+      fetch_line<_MM_HINT_T0>(frame + at);
+      fetch_line<_MM_HINT_T0>(frame + at + r.touched->pair - 1);
     }
   }
 }

@@ -20,7 +20,7 @@ struct Fetch {
   const char* from;
   int64_t lines;
   void part(int64_t i, int64_t of) const {
-    for (int64_t l = lines * i / of; l < lines * (i + 1) / of; ++l) _mm_prefetch(from + 64 * l, _MM_HINT_T1);
+    for (int64_t l = lines * i / of; l < lines * (i + 1) / of; ++l) fetch_line(from + 64 * l);
   }
 };
 Fetch share(const char* from, int64_t lines, int64_t i, int64_t of) {

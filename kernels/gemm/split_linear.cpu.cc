@@ -1,5 +1,7 @@
 #include "kernels/gemm/split_linear.h"
 
+#include <algorithm>
+
 #include "kernels/gemm/onednn.h"
 #include "kernels/gemm/pieces.h"
 #include "kernels/gemm/split_gemm.h"
@@ -10,9 +12,15 @@ using namespace gemm;
 
 namespace {
 
+// Pieces that threads have to share, where the product is worth that.
+constexpr int64_t kMinPieces = 4;
+
 void run_pieces(Stream& stream, const SplitProblem& t) {
   const int64_t strips = round_up(t.m, 32) / 32, pairs = round_up(t.n, 32) / 32;
-  const int64_t down = (strips + kSplitStrips - 1) / kSplitStrips, across = (pairs + kSplitPairs - 1) / kSplitPairs;
+  int64_t down = (strips + kSplitStrips - 1) / kSplitStrips, across = (pairs + kSplitPairs - 1) / kSplitPairs;
+  const double flops = 2.0 * static_cast<double>(t.m) * static_cast<double>(t.n) * static_cast<double>(t.k);
+  const int64_t wanted = std::min(kMinPieces, static_cast<int64_t>(flops / kMinPieceFlops));
+  if (down * across < wanted) across = std::min(pairs, (wanted + down - 1) / down);
   stream.parallel_for(across * down, 1, [&](int64_t begin, int64_t end) {
     void* scratch = onednn::thread_scratch(onednn::ScratchSlot::kTile, split_scratch_bytes());
     for (int64_t i = begin; i < end; ++i) {

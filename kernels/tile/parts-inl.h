@@ -12,14 +12,23 @@ inline constexpr int64_t kParts = 3;
 struct Parts {
   __m512i part[kParts];
 };
-inline Parts parts_of(__m512 low, __m512 high) {
+// Numbers 0 … 15 of 32 in fp32, or 16 … 31: their bits above zeros.
+inline __m512 widen_first(__m512i bf16) {
+  const __m512i places = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, places, bf16));
+}
+inline __m512 widen_second(__m512i bf16) {
+  const __m512i places =
+      _mm512_set_epi16(31, 0, 30, 0, 29, 0, 28, 0, 27, 0, 26, 0, 25, 0, 24, 0, 23, 0, 22, 0, 21, 0, 20, 0, 19, 0, 18, 0, 17, 0, 16, 0);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, places, bf16));
+}
+inline Parts parts_of(__m512 first, __m512 second) {
   Parts p;
 #pragma GCC unroll 3
   for (int i = 0; i < kParts; ++i) {
-    const __m256i l = narrow16(low), h = narrow16(high);
-    p.part[i] = _mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1);
-    low = _mm512_sub_ps(low, widen16(l));
-    high = _mm512_sub_ps(high, widen16(h));
+    p.part[i] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+    first = _mm512_sub_ps(first, widen_first(p.part[i]));
+    second = _mm512_sub_ps(second, widen_second(p.part[i]));
   }
   return p;
 }
