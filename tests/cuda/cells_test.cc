@@ -1,6 +1,8 @@
 // Windows, maxima and group norms of small images, as CUDA kernels.
 #include "kernels/cells/cells.h"
 
+#include <array>
+
 #include "tests/cuda/schedules.h"
 
 namespace megaslide {

@@ -1,6 +1,7 @@
 // What networks of optical flow do to frames, as CUDA kernels.
 #include "kernels/flow/flow.h"
 
+#include <array>
 #include <limits>
 
 #include "tests/cuda/frames.h"
