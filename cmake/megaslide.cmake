@@ -17,8 +17,13 @@ add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 if(MEGASLIDE_SANITIZE)
   add_compile_options(-fsanitize=${MEGASLIDE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MEGASLIDE_SANITIZE})
-  # The sanitizers' instrumentation makes GCC 12 see uninitialised reads in its own headers.
-  add_compile_options(-Wno-maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The sanitizers' instrumentation makes GCC 12 see uninitialised reads in its own headers.
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options(-Wno-deprecated-declarations)  # libstdc++ 12's std::stable_sort uses what it deprecates
 endif()
 
 find_package(Threads REQUIRED)

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <sstream>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -72,6 +73,8 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(make(YamlNode::Kind::kNull, mark, "", anchor)); }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { throw at_mark(mark, kNoAnchors); }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+    // The text is UTF-8, but yaml-cpp makes lone bytes of these two.
+    if (find_invalid_utf8(value) != value.size()) throw at_mark(mark, "the escapes \\N and \\_ are not supported: write the character itself");
     YamlNode node = make(YamlNode::Kind::kScalar, mark, tag, anchor);
     node.plain = tag != "!";
     if (node.plain && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL")) node.kind = YamlNode::Kind::kNull;
@@ -119,14 +122,14 @@ class TreeBuilder final : public YAML::EventHandler {
     if (parent.node.kind == YamlNode::Kind::kList) {
       parent.node.items.push_back(std::move(node));
     } else if (parent.value_due) {
-      parent.node.entries.back().second = std::move(node);
+      parent.node.entries.back().value = std::move(node);
       parent.value_due = false;
     } else {
       if (node.kind != YamlNode::Kind::kScalar)
         throw at(name_, node.line, node.column, fmt::format("a key must be a name, got {}", describe_node(node)));
       if (node.plain && node.scalar == "<<")
         throw at(name_, node.line, node.column, "merge keys (<<) are not supported: write the keys out");
-      parent.node.entries.emplace_back(std::move(node), YamlNode());
+      parent.node.entries.push_back({std::move(node), {}});
       parent.value_due = true;
     }
   }
@@ -153,6 +156,13 @@ bool looks_plain(const std::string& text) {
   return true;
 }
 
+// yaml-cpp ends some messages with a byte of the file, which may be half a character.
+std::string printable_message(const std::string& text) {
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) return quote_for_message(text);
+  return text;
+}
+
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text, const std::string& name) {
@@ -166,8 +176,9 @@ YamlNode parse_yaml(std::string_view text, const std::string& name) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    if (e.mark.is_null()) throw usage_error(fmt::format("{}: {}", name, e.msg));
-    throw at(name, e.mark.line + 1, e.mark.column + 1, e.msg);
+    const std::string message = printable_message(e.msg);
+    if (e.mark.is_null()) throw usage_error(fmt::format("{}: {}", name, message));
+    throw at(name, e.mark.line + 1, e.mark.column + 1, message);
   }
   return builder.take();
 }
@@ -199,6 +210,7 @@ std::string yaml_quote(const std::string& text) {
     if (c == '\n') out += "\\n";
     else if (c == '\r') out += "\\r";
     else if (c == '\t') out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", c);  // the reader takes no raw ones
     else out += c;
   }
   return out + '"';

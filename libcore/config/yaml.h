@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace megaslide {
+
+struct YamlEntry;
 
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
@@ -15,8 +16,12 @@ struct YamlNode {
   int line = 1, column = 1;  // from 1; columns count bytes
   bool plain = true;         // a scalar without quotes
   std::string scalar;
-  std::vector<YamlNode> items;                         // of a list
-  std::vector<std::pair<YamlNode, YamlNode>> entries;  // of a map, in file order; keys are scalars
+  std::vector<YamlNode> items;     // of a list
+  std::vector<YamlEntry> entries;  // of a map, in file order; keys are scalars
+};
+
+struct YamlEntry {
+  YamlNode key, value;
 };
 
 constexpr size_t kMaxYamlBytes = 1 << 20;

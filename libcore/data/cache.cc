@@ -11,8 +11,6 @@
 #include <initializer_list>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/sha256.h"
@@ -24,15 +22,11 @@
 namespace megaslide {
 namespace {
 
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr const char* kFormat = "megaslide-cache";
 constexpr const char* kRemedy = "run encode-clips again";
 
 constexpr const char* kHashKey = "sha256";
-
-constexpr const char* kEmptyText = "empty_text.safetensors";
 
 std::string content_hash(std::initializer_list<const TensorView*> tensors) {
   Sha256 hash;
@@ -53,48 +47,6 @@ void require_content(const SafetensorsFile& file, std::initializer_list<const Te
 
 std::string index_path(const std::string& dir) { return dir + "/index.json"; }
 
-bool is_plain_name(const std::string& key) {
-  return !key.empty() && key.find('/') == std::string::npos && key.find('\0') == std::string::npos && key[0] != '.';
-}
-
-CachedClip parse_clip(const nlohmann::json& json, const std::string& source) {
-  CachedClip c;
-  JsonFields f(json, source);
-  f.read("key", c.key);
-  f.read("path", c.path);
-  f.read("caption", c.caption);
-  std::array<int64_t, 4> latent{};
-  f.read("latent", latent);
-  c.latent.assign(latent.begin(), latent.end());
-  f.read("text_rows", c.text_rows);
-  f.read("frames", c.frames);
-  std::array<int64_t, 2> size{};
-  f.read("size", size);
-  c.width = size[0];
-  c.height = size[1];
-  f.read("fps", c.fps);
-  if (const nlohmann::json* cuts = f.find("latent_cuts")) {
-    int64_t before = 0;
-    for (const auto& cut : cuts->is_array() ? *cuts : nlohmann::json::array({-1})) {
-      c.latent_cuts.push_back(cut.is_number_integer() ? cut.get<int64_t>() : -1);
-      if (c.latent_cuts.back() <= before || c.latent_cuts.back() >= latent[1]) {
-        f.problem("latent_cuts: must be a list of ascending latent frames of the clip");
-        break;
-      }
-      before = c.latent_cuts.back();
-    }
-  }
-  f.read("source_bytes", c.source_bytes);
-  f.read("source_sha256", c.source_sha256);
-  f.allow_unknown();
-  if (!is_plain_name(c.key)) f.problem("key: not a file name");
-  for (const int64_t d : latent)
-    if (d < 1 || d > (int64_t{1} << 20)) f.problem("latent: sizes must be 1 to 1048576");
-  if (c.text_rows < 0) f.problem("text_rows: must not be negative");
-  f.finish();
-  return c;
-}
-
 }  // namespace
 
 CacheIdentity cache_identity(const ModelParts& parts) { return {codec_identity(parts), text_encoder_identity(parts)}; }
@@ -112,26 +64,14 @@ LatentCache LatentCache::open(const std::string& dir) {
 
 LatentCache LatentCache::read_index(const std::string& dir) {
   const std::string path = index_path(dir);
-  const nlohmann::json json = read_json(path);
-  std::error_code ignored;
+  CacheIndex index = parse_cache_index(read_file(path, kMaxJsonBytes), path);
   LatentCache cache;
   cache.dir_ = dir;
-  JsonFields f(json, path);
-  std::string format;
-  int64_t version = 0;
-  f.read("format", format);
-  f.read("version", version);
-  f.read("codec", cache.identity_.codec);
-  f.read("text_encoder", cache.identity_.text_encoder);
-  const nlohmann::json& clips = f.array("clips");
-  f.allow_unknown();
-  if (format != kFormat || version != 1) f.problem(fmt::format("expected format \"{}\", version 1", kFormat));
-  f.finish();
-  for (const nlohmann::json& c : clips) {
-    cache.clips_.push_back(parse_clip(c, fmt::format("{}: clips[{}]", path, cache.clips_.size())));
-    const std::string file = cached_clip_file(dir, cache.clips_.back().key);
-    if (!fs::exists(file, ignored)) throw Error(file + ": the index names this file, but it is missing", kRemedy);
-  }
+  cache.identity_ = std::move(index.identity);
+  cache.clips_ = std::move(index.clips);
+  std::error_code ignored;
+  for (const CachedClip& c : cache.clips_)
+    if (const std::string file = cached_clip_file(dir, c.key); !fs::exists(file, ignored)) throw Error(file + ": the index names this file, but it is missing", kRemedy);
   if (cache.clips_.empty()) throw Error(dir + ": the cache holds no clip", kRemedy);
   return cache;
 }
@@ -198,7 +138,7 @@ void write_cached_clip(const std::string& dir, const std::string& key, const Ten
   write_safetensors(cached_clip_file(dir, key), {{"latent", latent}, {"text", text}}, metadata);
 }
 
-std::string empty_text_file(const std::string& dir) { return dir + "/" + kEmptyText; }
+std::string empty_text_file(const std::string& dir) { return dir + "/" + kEmptyTextFile; }
 
 void write_cached_text(const std::string& path, const TensorView& text, std::map<std::string, std::string> metadata) {
   metadata[kHashKey] = content_hash({&text});
@@ -225,13 +165,7 @@ CacheLock::CacheLock(const std::string& dir) {
 CacheLock::~CacheLock() { ::close(fd_); }  // the file stays: removing it would let two processes lock two files
 
 void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips) {
-  Json list = Json::array();
-  for (const CachedClip& c : clips)
-    list.push_back({{"key", c.key}, {"path", c.path}, {"caption", c.caption}, {"latent", c.latent}, {"text_rows", c.text_rows},
-                    {"frames", c.frames}, {"size", {c.width, c.height}}, {"fps", c.fps}, {"latent_cuts", c.latent_cuts}, {"source_bytes", c.source_bytes},
-                    {"source_sha256", c.source_sha256}});
-  const Json json = {{"format", kFormat}, {"version", 1}, {"codec", identity.codec}, {"text_encoder", identity.text_encoder}, {"empty_text", kEmptyText}, {"clips", list}};
-  write_file_atomic(index_path(dir), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomic(index_path(dir), cache_index_text({identity, clips}));
 }
 
 }  // namespace megaslide

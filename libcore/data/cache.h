@@ -19,29 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "data/cache_index.h"
 #include "io/safetensors.h"
 #include "model/model_parts.h"
 #include "tensor/tensor.h"
 
 namespace megaslide {
 
-struct CachedClip {
-  std::string key;
-  std::string path;     // of the source, as the dataset names it
-  std::string caption;
-  Shape latent;         // [C, T, h, w]
-  int64_t text_rows = 0;
-  int64_t frames = 0, width = 0, height = 0;  // of the video that was encoded
-  double fps = 0;
-  std::vector<int64_t> latent_cuts;  // first latent frames of all shots but the first, ascending
-  int64_t source_bytes = 0;
-  std::string source_sha256;
-};
-
-// Names that must match before latents and rows of two origins may be mixed.
-struct CacheIdentity {
-  std::string codec, text_encoder;
-};
 CacheIdentity cache_identity(const ModelParts& parts);
 
 class LatentCache {

@@ -19,11 +19,22 @@ struct TableRow {
   std::string problem;                  // a row that cannot be read
 };
 
+// The rows of a table from its text in UTF-8. `path` names it in messages; no file is looked at. Usage Errors for a CSV
+// without columns for clip and caption, Errors for JSON that is none.
+std::vector<TableRow> parse_csv_rows(const std::string& text, const std::string& path);
+std::vector<TableRow> parse_json_rows(const std::string& text, const std::string& path);
+std::vector<TableRow> parse_jsonl_rows(const std::string& text, const std::string& path);
+// Line i of each; blank lines at the ends do not count.
+std::vector<TableRow> pair_lines(const std::string& captions, const std::string& clips, const std::string& captions_path, const std::string& clips_path);
+
 class TableRows {
  public:
   TableRows(Dataset& dataset, std::string folder, const DatasetOptions& options)
       : dataset_(dataset), folder_(std::move(folder)), options_(options) {}
   void add(const TableRow& row);
+  void add(const std::vector<TableRow>& rows) {
+    for (const TableRow& row : rows) add(row);
+  }
 
  private:
   Dataset& dataset_;

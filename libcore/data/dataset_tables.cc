@@ -78,7 +78,7 @@ void read_row_object(JsonCursor& c, TableRow& row) {
 
 size_t line_of(std::string_view text, size_t offset) { return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n')); }
 
-void read_row_array(JsonCursor& c, const std::string& text, const std::string& name, TableRows& rows) {
+void read_row_array(JsonCursor& c, const std::string& text, const std::string& name, std::vector<TableRow>& rows) {
   bool first = true;
   c.begin_array();
   while (c.next_element(first)) {
@@ -91,7 +91,7 @@ void read_row_array(JsonCursor& c, const std::string& text, const std::string& n
       row.problem = "expected an object with a clip and a caption";
       c.skip_value();
     }
-    rows.add(row);
+    rows.push_back(std::move(row));
   }
 }
 
@@ -108,15 +108,14 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-void read_csv_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
-  const std::string text = read_table(dataset, path);
+std::vector<TableRow> parse_csv_rows(const std::string& text, const std::string& path) {
   const std::vector<CsvRecord> records = parse_csv(text, guess_separator(text));
   if (records.empty()) throw usage_error(path + ": empty", "the first line names the columns: video,caption");
   const std::vector<std::string>& header = records[0].fields;
   const size_t clip = find_column(header, clip_names()), caption = find_column(header, caption_names());
   if (clip == header.size()) no_column(path, header, clip_names(), "clip");
   if (caption == header.size()) no_column(path, header, caption_names(), "caption");
-  TableRows rows(dataset, folder_of(path), options);
+  std::vector<TableRow> rows;
   for (size_t i = 1; i < records.size(); ++i) {
     const CsvRecord& r = records[i];
     TableRow row;
@@ -126,14 +125,14 @@ void read_csv_file(Dataset& dataset, const std::string& path, const DatasetOptio
     else if (r.fields.size() != header.size()) row.problem = fmt::format("{} field{} where the header has {}", r.fields.size(), r.fields.size() == 1 ? "" : "s", header.size());
     if (caption < r.fields.size()) row.captions.push_back(r.fields[caption]);
     row.caption_given = true;
-    rows.add(row);
+    rows.push_back(std::move(row));
   }
+  return rows;
 }
 
-void read_json_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
-  const std::string text = read_table(dataset, path);
+std::vector<TableRow> parse_json_rows(const std::string& text, const std::string& path) {
   JsonCursor c(text, path);
-  TableRows rows(dataset, folder_of(path), options);
+  std::vector<TableRow> rows;
   const std::string name = name_of(path);
   if (c.peek() == '[') {
     read_row_array(c, text, name, rows);
@@ -159,15 +158,16 @@ void read_json_file(Dataset& dataset, const std::string& path, const DatasetOpti
         continue;
       }
       if (!row.path) row.path = key;
-      rows.add(row);
+      rows.push_back(std::move(row));
     }
   }
   c.end();
+  return rows;
 }
 
-void read_jsonl_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
-  const std::vector<std::string> lines = lines_of(read_table(dataset, path));
-  TableRows rows(dataset, folder_of(path), options);
+std::vector<TableRow> parse_jsonl_rows(const std::string& text, const std::string& path) {
+  const std::vector<std::string> lines = lines_of(text);
+  std::vector<TableRow> rows;
   const std::string name = name_of(path);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (trim(lines[i]).empty()) continue;
@@ -182,26 +182,45 @@ void read_jsonl_file(Dataset& dataset, const std::string& path, const DatasetOpt
       const std::string prefix = name + ":1:";
       row.problem = e.message().compare(0, prefix.size(), prefix) == 0 ? "column " + e.message().substr(prefix.size()) : e.message();
     }
-    rows.add(row);
+    rows.push_back(std::move(row));
   }
+  return rows;
 }
 
-void read_line_pairs(Dataset& dataset, const std::string& prompts, const std::string& videos, const DatasetOptions& options) {
-  std::vector<std::string> captions = lines_of(read_table(dataset, prompts)), clips = lines_of(read_table(dataset, videos));
+std::vector<TableRow> pair_lines(const std::string& captions_text, const std::string& clips_text, const std::string& prompts, const std::string& videos) {
+  std::vector<std::string> captions = lines_of(captions_text), clips = lines_of(clips_text);
   while (!clips.empty() && trim(clips.back()).empty()) clips.pop_back();
   while (captions.size() > clips.size() && trim(captions.back()).empty()) captions.pop_back();
   if (captions.size() != clips.size())
     throw usage_error(fmt::format("{} has {} lines, {} has {}: they are read line by line", prompts, captions.size(), videos, clips.size()),
                       "give each clip its line; a blank line is an empty caption");
-  TableRows rows(dataset, folder_of(videos), options);
+  std::vector<TableRow> rows;
   for (size_t i = 0; i < clips.size(); ++i) {
     TableRow row;
     row.place = fmt::format("{}:{}", name_of(videos), i + 1);
     row.path = trim(clips[i]);
     row.captions = {captions[i]};
     row.caption_given = true;
-    rows.add(row);
+    rows.push_back(std::move(row));
   }
+  return rows;
+}
+
+void read_csv_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
+  TableRows(dataset, folder_of(path), options).add(parse_csv_rows(read_table(dataset, path), path));
+}
+
+void read_json_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
+  TableRows(dataset, folder_of(path), options).add(parse_json_rows(read_table(dataset, path), path));
+}
+
+void read_jsonl_file(Dataset& dataset, const std::string& path, const DatasetOptions& options) {
+  TableRows(dataset, folder_of(path), options).add(parse_jsonl_rows(read_table(dataset, path), path));
+}
+
+void read_line_pairs(Dataset& dataset, const std::string& prompts, const std::string& videos, const DatasetOptions& options) {
+  const std::string captions = read_table(dataset, prompts);  // its warnings first
+  TableRows(dataset, folder_of(videos), options).add(pair_lines(captions, read_table(dataset, videos), prompts, videos));
 }
 
 }  // namespace megaslide

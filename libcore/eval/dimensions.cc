@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_cursor.h"
 #include "config/nearest.h"
 
 namespace megaslide {
@@ -84,7 +85,7 @@ const Dimension& require_dimension(const std::string& name) {
     if (near.empty() && name.size() > 2 && n.find(name) != std::string::npos) near = n;
   }
   throw usage_error(
-      fmt::format("there is no dimension \"{}\"", name),
+      fmt::format("there is no dimension {}", quote_for_message(name)),
       near.empty() ? fmt::format("the names are: {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near));
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "eval/dimensions.h"
 #include "io/json.h"
@@ -46,39 +47,42 @@ ImportedScore score_of(const std::string& name, const Json& v, const std::string
 
 }  // namespace
 
+void import_scores_of(std::string_view text, const std::string& path, std::map<std::string, ImportedScore>& scores,
+                      std::vector<std::string>& warnings) {
+  const Json doc = parse_json(text, path);
+  if (!doc.is_object() || doc.empty()) {
+    throw Error(fmt::format("{}: expected an object of dimensions", path), "give a VBench NAME_eval_results.json");
+  }
+  for (const auto& [name, value] : doc.items()) {
+    try {
+      require_dimension(name);
+    } catch (Error& e) {
+      throw e.add_context(path);
+    }
+    ImportedScore s = score_of(name, value, path);
+    if (name == "imaging_quality") {
+      if (s.raw > 1) {
+        warnings.push_back(
+            fmt::format("{}: imaging_quality {:g} is on the 0-100 scale of single videos; taken as {:g}", path, s.raw,
+                        s.raw / 100));
+        s.raw /= 100;
+      }
+      for (auto& [video, v] : s.videos) v /= 100;
+    }
+    if (std::fabs(s.raw) > 1 && name != "psnr") {
+      throw Error(fmt::format("{}: {}: {:g} is no raw score, which lies in 0..1", path, name, s.raw),
+                  "give the raw scores, not percentages");
+    }
+    if (!scores.emplace(name, std::move(s)).second) {
+      throw Error(fmt::format("{}: {} was imported before, from {}", path, name, scores.at(name).file));
+    }
+  }
+}
+
 std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,
                                                    std::vector<std::string>& warnings) {
   std::map<std::string, ImportedScore> scores;
-  for (const std::string& path : paths) {
-    const Json doc = read_json(path);
-    if (!doc.is_object() || doc.empty()) {
-      throw Error(fmt::format("{}: expected an object of dimensions", path), "give a VBench NAME_eval_results.json");
-    }
-    for (const auto& [name, value] : doc.items()) {
-      try {
-        require_dimension(name);
-      } catch (Error& e) {
-        throw e.add_context(path);
-      }
-      ImportedScore s = score_of(name, value, path);
-      if (name == "imaging_quality") {
-        if (s.raw > 1) {
-          warnings.push_back(
-              fmt::format("{}: imaging_quality {:g} is on the 0-100 scale of single videos; taken as {:g}", path, s.raw,
-                          s.raw / 100));
-          s.raw /= 100;
-        }
-        for (auto& [video, v] : s.videos) v /= 100;
-      }
-      if (std::fabs(s.raw) > 1 && name != "psnr") {
-        throw Error(fmt::format("{}: {}: {:g} is no raw score, which lies in 0..1", path, name, s.raw),
-                    "give the raw scores, not percentages");
-      }
-      if (!scores.emplace(name, std::move(s)).second) {
-        throw Error(fmt::format("{}: {} was imported before, from {}", path, name, scores.at(name).file));
-      }
-    }
-  }
+  for (const std::string& path : paths) import_scores_of(read_file(path, kMaxJsonBytes), path, scores, warnings);
   return scores;
 }
 

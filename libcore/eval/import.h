@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,5 +19,9 @@ struct ImportedScore {
 // unknown dimension, a score that is no finite number, a dimension in two files.
 std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,
                                                    std::vector<std::string>& warnings);
+
+// One file's text; adds to `scores`.
+void import_scores_of(std::string_view text, const std::string& path, std::map<std::string, ImportedScore>& scores,
+                      std::vector<std::string>& warnings);
 
 }  // namespace megaslide

@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json_cursor.h"
 #include "base/unicode.h"
 #include "data/caption.h"
 #include "eval/manifest.h"
@@ -84,7 +85,7 @@ int64_t parse_index(const std::string& text, const std::string& where) {
   int64_t v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
   if (error != std::errc() || end != text.data() + text.size() || v < 0)
-    throw Error(fmt::format("{}: index \"{}\" is no whole number", where, text));
+    throw Error(fmt::format("{}: index {} is no whole number", where, quote_for_message(text)));
   return v;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json_cursor.h"
 #include "data/caption.h"
 #include "data/csv.h"
 #include "io/json.h"
@@ -75,8 +76,8 @@ void add_json_row(const Json& v, const std::string& where, std::vector<ManifestR
   rows.push_back(std::move(row));
 }
 
-std::vector<ManifestRow> read_json_list(const std::string& path) {
-  const Json doc = read_json(path);
+std::vector<ManifestRow> parse_json_list(const std::string& text, const std::string& path) {
+  const Json doc = parse_json(text, path);
   if (!doc.is_array())
     throw Error(fmt::format("{}: expected a list of videos", path),
                 "a manifest is a JSON list of paths or of objects with \"path\"");
@@ -99,10 +100,10 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::vector<ManifestRow> read_json_lines(const std::string& path) {
+std::vector<ManifestRow> parse_json_lines(const std::string& text, const std::string& path) {
   std::vector<ManifestRow> rows;
   size_t number = 0;
-  for (const std::string& line : lines_of(read_file(path))) {
+  for (const std::string& line : lines_of(text)) {
     ++number;
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", path, number);
@@ -111,14 +112,16 @@ std::vector<ManifestRow> read_json_lines(const std::string& path) {
   return rows;
 }
 
-std::vector<ManifestRow> read_csv(const std::string& path) {
-  const std::string text = decode_text(read_file(path)).text;
+std::vector<ManifestRow> parse_csv_list(const std::string& bytes, const std::string& path) {
+  const std::string text = decode_text(bytes).text;
   const std::vector<CsvRecord> table = parse_csv(text, guess_separator(text));
   if (table.empty()) throw Error(fmt::format("{}: the file is empty", path));
   std::vector<std::string> keys;
   for (const std::string& k : table[0].fields) keys.push_back(standard_key(k));
   if (std::find(keys.begin(), keys.end(), "path") == keys.end()) {
-    throw Error(fmt::format("{}: no column \"path\" among: {}", path, fmt::join(table[0].fields, ", ")),
+    std::string listed;
+    for (const std::string& f : table[0].fields) listed += (listed.empty() ? "" : ", ") + quote_for_message(f);
+    throw Error(fmt::format("{}: no column \"path\" among: {}", path, listed),
                 "name the column with the videos path, video or file");
   }
   std::vector<ManifestRow> rows;
@@ -142,13 +145,15 @@ bool is_manifest_name(const std::string& path) {
   return std::find(kAll.begin(), kAll.end(), lower_extension(path)) != kAll.end();
 }
 
-std::vector<ManifestRow> read_manifest(const std::string& path) {
+std::vector<ManifestRow> read_manifest(const std::string& path) { return parse_manifest_rows(read_file(path, kMaxJsonBytes), path); }
+
+std::vector<ManifestRow> parse_manifest_rows(const std::string& text, const std::string& path) {
   const std::string e = lower_extension(path);
-  if (e == ".json") return read_json_list(path);
-  if (e == ".jsonl") return read_json_lines(path);
-  if (e == ".csv") return read_csv(path);
+  if (e == ".json") return parse_json_list(text, path);
+  if (e == ".jsonl") return parse_json_lines(text, path);
+  if (e == ".csv") return parse_csv_list(text, path);
   std::vector<ManifestRow> rows;
-  for (const std::string& line : lines_of(read_file(path))) {
+  for (const std::string& line : lines_of(text)) {
     if (!line.empty()) rows.push_back({{"path", line}});
   }
   return rows;

@@ -12,5 +12,7 @@ using ManifestRow = std::map<std::string, std::string>;
 
 bool is_manifest_name(const std::string& path);  // .json, .jsonl, .csv, .txt, any case
 std::vector<ManifestRow> read_manifest(const std::string& path);
+// The same from its text; the extension of `path` says what it is.
+std::vector<ManifestRow> parse_manifest_rows(const std::string& text, const std::string& path);
 
 }  // namespace megaslide

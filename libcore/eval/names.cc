@@ -141,9 +141,10 @@ int64_t bounded_distance(const std::u32string& a, const std::u32string& b, int64
   return row[m];
 }
 
-std::vector<PromptEntry> read_prompts(const std::string& path) {
+std::vector<PromptEntry> read_prompts(const std::string& path) { return parse_prompt_entries(read_file(path), path); }
+
+std::vector<PromptEntry> parse_prompt_entries(const std::string& text, const std::string& path) {
   std::vector<PromptEntry> entries;
-  const std::string text = read_file(path);
   if (path.size() >= 5 && fold_case(path.substr(path.size() - 5)) == ".json") {
     const Json doc = parse_json(text, path);
     if (!doc.is_array()) throw Error(fmt::format("{}: expected a list of prompts", path));

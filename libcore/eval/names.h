@@ -20,6 +20,8 @@ struct PromptEntry {
 // A JSON list of {"prompt_en", "dimension"} as VBench_full_info.json is, a JSON list of strings, or a text with one
 // prompt a line. Equal prompts become one entry with all their dimensions and the first style phrase.
 std::vector<PromptEntry> read_prompts(const std::string& path);
+// The same from its text; it is JSON where `path` ends in ".json".
+std::vector<PromptEntry> parse_prompt_entries(const std::string& text, const std::string& path);
 
 struct NameAudit {
   int64_t expected = 0, matched = 0;

@@ -13,7 +13,8 @@ namespace megaslide {
 
 // Throws Error "SOURCE:LINE:COLUMN: ...".
 nlohmann::json parse_json(std::string_view text, const std::string& source);
-nlohmann::json read_json(const std::string& path, int64_t max_bytes = 200'000'000);
+inline constexpr int64_t kMaxJsonBytes = 200'000'000;
+nlohmann::json read_json(const std::string& path, int64_t max_bytes = kMaxJsonBytes);
 
 // Reads an object field by field and collects what is wrong, so that one message lists everything:
 //   JsonFields f(json, "manifest.json: config");

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "config/nearest.h"
-#include "io/foreign_file.h"
 #include "io/safetensors_header.h"
 
 namespace megaslide {
@@ -33,13 +32,6 @@ struct SafetensorsFile::Impl {
 
 namespace {
 
-// What the user may have meant when this is no safetensors file.
-[[noreturn]] void reject_file(const std::string& path, std::string_view head, const std::string& why) {
-  const ForeignFile foreign = identify_foreign_file(path, head);
-  if (foreign.what.empty()) throw Error(fmt::format("{}: not a safetensors file: {}", path, why), "download or copy it again");
-  throw Error(fmt::format("{}: not a safetensors file but {} ({})", path, foreign.what, why), foreign.remedy);
-}
-
 std::pair<const std::byte*, size_t> map_file(const std::string& path) {
   // Without O_NONBLOCK a FIFO would wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -53,12 +45,7 @@ std::pair<const std::byte*, size_t> map_file(const std::string& path) {
   if (S_ISDIR(status.st_mode)) throw Error(fmt::format("{}: a folder where a safetensors file is expected", path), "name a file");
   if (!S_ISREG(status.st_mode)) throw Error(fmt::format("{}: not a regular file", path), "copy it to a file first");
   const auto bytes = static_cast<size_t>(status.st_size);
-  if (bytes < 8) {
-    std::string head(bytes, '\0');
-    const ssize_t n = ::pread(fd, head.data(), bytes, 0);
-    head.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    reject_file(path, head, fmt::format("its {} bytes are too short for the 8-byte header length", bytes));
-  }
+  if (bytes == 0) return {nullptr, 0};  // cannot be mapped
   void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (map == MAP_FAILED) throw system_error("map", path, errno);
   return {static_cast<const std::byte*>(map), bytes};
@@ -71,20 +58,9 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   impl->path = path;
   std::tie(impl->map, impl->bytes) = map_file(path);
   const std::string_view text(reinterpret_cast<const char*>(impl->map), impl->bytes);
-  uint64_t length = 0;
-  for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(text[i]);
-  const std::string_view head = text.substr(0, 512);
-  if (length > kMaxSafetensorsHeader)
-    reject_file(path, head, fmt::format("header length {} is larger than the format's {} bytes", length, kMaxSafetensorsHeader));
-  if (length > impl->bytes - 8)
-    reject_file(path, head, fmt::format("its header of {} bytes would end past the file's {}", length, impl->bytes));
-  impl->data = static_cast<int64_t>(length) + 8;
-  try {
-    impl->header = parse_safetensors_header(text.substr(8, length), impl->bytes - 8 - length, path);
-  } catch (const Error& e) {
-    if (!e.remedy().empty()) throw;
-    throw Error(e.message(), "the file is damaged or was not written as safetensors: download or write it again");
-  }
+  SafetensorsLayout layout = parse_safetensors_file(text, path);
+  impl->data = layout.data;
+  impl->header = std::move(layout.header);
   for (size_t i = 0; i < impl->header.tensors.size(); ++i) impl->by_name[impl->header.tensors[i].name] = i;
   for (const std::string& w : impl->header.warnings) log_warning("{}: {}", path, w);
   SafetensorsFile file;

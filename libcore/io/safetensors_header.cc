@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/json_cursor.h"
+#include "io/foreign_file.h"
 
 namespace megaslide {
 namespace {
@@ -105,8 +106,13 @@ struct Parser {
                                 begin, end, end - begin));
     TensorInfo& t = header.tensors[index];
     t.dtype = dtype;
-    // A zero-sized tensor may name any extent; it holds no element, so the largest signed one stands for more.
-    for (const uint64_t d : shape) t.shape.push_back(static_cast<int64_t>(std::min(d, kMaxInt64)));
+    // A zero-sized tensor may name any extent; it holds no element, so the largest whose product is a signed one stands for
+    // more.
+    uint64_t product = 1;
+    for (const uint64_t d : shape) {
+      t.shape.push_back(static_cast<int64_t>(std::min(d, product == 0 ? kMaxInt64 : kMaxInt64 / product)));
+      product *= static_cast<uint64_t>(t.shape.back());
+    }
     if (end > kMaxInt64) reject(index, fmt::format("data_offsets end at {}, beyond any file", end));
     t.begin = static_cast<int64_t>(begin);
     t.end = static_cast<int64_t>(end);
@@ -149,6 +155,13 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
+// What the user may have meant when this is no safetensors file.
+[[noreturn]] void reject_file(const std::string& path, std::string_view file, const std::string& why) {
+  const ForeignFile foreign = identify_foreign_file(path, file.substr(0, 512));
+  if (foreign.what.empty()) throw Error(fmt::format("{}: not a safetensors file: {}", path, why), "download or copy it again");
+  throw Error(fmt::format("{}: not a safetensors file but {} ({})", path, foreign.what, why), foreign.remedy);
+}
+
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes, const std::string& path) {
@@ -173,6 +186,21 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   cursor.end();
   parser.check_layout(data_bytes);
   return std::move(parser.header);
+}
+
+SafetensorsLayout parse_safetensors_file(std::string_view file, const std::string& path) {
+  if (file.size() < 8) reject_file(path, file, fmt::format("its {} bytes are too short for the 8-byte header length", file.size()));
+  uint64_t length = 0;
+  for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(file[i]);
+  if (length > kMaxSafetensorsHeader)
+    reject_file(path, file, fmt::format("header length {} is larger than the format's {} bytes", length, kMaxSafetensorsHeader));
+  if (length > file.size() - 8) reject_file(path, file, fmt::format("its header of {} bytes would end past the file's {}", length, file.size()));
+  try {
+    return {parse_safetensors_header(file.substr(8, length), file.size() - 8 - length, path), static_cast<int64_t>(length) + 8};
+  } catch (const Error& e) {
+    if (!e.remedy().empty()) throw;
+    throw Error(e.message(), "the file is damaged or was not written as safetensors: download or write it again");
+  }
 }
 
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries,

@@ -51,8 +51,9 @@ void parse_index_metadata(JsonCursor& cursor, ShardIndex& index) {
 
 }  // namespace
 
-ShardIndex read_shard_index(const std::string& path) {
-  const std::string text = read_file(path, kMaxIndexBytes);
+ShardIndex read_shard_index(const std::string& path) { return parse_shard_index(read_file(path, kMaxIndexBytes), path); }
+
+ShardIndex parse_shard_index(std::string_view text, const std::string& path) {
   JsonCursor cursor(text, path);
   ShardIndex index;
   bool first = true, mapped = false;

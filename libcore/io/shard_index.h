@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace megaslide {
 
@@ -13,5 +14,6 @@ struct ShardIndex {
 
 // Throws Error with position for anything else, duplicate keys and names that leave the folder among it.
 ShardIndex read_shard_index(const std::string& path);
+ShardIndex parse_shard_index(std::string_view text, const std::string& path);
 
 }  // namespace megaslide

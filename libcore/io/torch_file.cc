@@ -34,6 +34,10 @@ struct Entry {
   int64_t bytes;
 };
 
+[[noreturn]] void no_archive(const std::string& path, const std::string& reason) {
+  throw Error(fmt::format("{}: not a whole zip archive: {}", path, reason), "a PyTorch file that was cut short or damaged: download or copy it again");
+}
+
 Archive open_archive(const std::string& path) {
   int code = 0;
   Archive archive(zip_open(path.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
@@ -42,14 +46,25 @@ Archive open_archive(const std::string& path) {
   zip_error_init_with_code(&error, code);
   const std::string text = zip_error_strerror(&error);
   zip_error_fini(&error);
-  throw Error(fmt::format("{}: not a whole zip archive: {}", path, text), "a PyTorch file that was cut short or damaged: download or copy it again");
+  no_archive(path, text);
+}
+
+Archive open_archive(std::span<const std::byte> bytes, const std::string& name) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error);
+  Archive archive(source == nullptr ? nullptr : zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error));
+  if (!archive && source != nullptr) zip_source_free(source);  // an archive that is open owns it
+  const std::string text = archive ? "" : zip_error_strerror(&error);
+  zip_error_fini(&error);
+  if (!archive) no_archive(name, text);
+  return archive;
 }
 
 // All entries by name. Data must lie as it is, without compression: then no entry can hold more than the file has.
-std::map<std::string, Entry> list_entries(zip_t* archive, const std::string& path) {
+std::map<std::string, Entry> list_entries(zip_t* archive, int64_t file_bytes, const std::string& path) {
   const zip_int64_t count = zip_get_num_entries(archive, 0);
   if (count > kMaxEntries) throw Error(fmt::format("{}: {} entries, more than any checkpoint has", path, count), kAgain);
-  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   std::map<std::string, Entry> entries;
   int64_t total = 0;
   for (zip_int64_t i = 0; i < count; ++i) {
@@ -100,7 +115,7 @@ struct TorchFile::Impl {
 
   EntryFile open_entry(const std::string& name) const {
     EntryFile file(zip_fopen_index(archive.get(), entries.at(name).index, 0));
-    if (!file) throw Error(fmt::format("{}: entry {}: {}", path, name, zip_strerror(archive.get())), kAgain);
+    if (!file) throw Error(fmt::format("{}: entry {}: {}", path, quote_for_message(name), zip_strerror(archive.get())), kAgain);
     return file;
   }
   // Reads exactly `n` bytes.
@@ -108,18 +123,18 @@ struct TorchFile::Impl {
     for (int64_t done = 0; done < n;) {
       const zip_int64_t got = zip_fread(file, out + done, static_cast<zip_uint64_t>(n - done));
       if (got <= 0)
-        throw Error(fmt::format("{}: entry {}: {}", path, name, got < 0 ? zip_file_strerror(file) : "it ends too early"), kAgain);
+        throw Error(fmt::format("{}: entry {}: {}", path, quote_for_message(name), got < 0 ? zip_file_strerror(file) : "it ends too early"), kAgain);
       done += got;
     }
   }
   // At an entry's end the library compares its checksum.
   void read_end(zip_file_t* file, const std::string& name) const {
     std::byte beyond;
-    if (zip_fread(file, &beyond, 1) != 0) throw Error(fmt::format("{}: entry {}: {}", path, name, zip_file_strerror(file)), kAgain);
+    if (zip_fread(file, &beyond, 1) != 0) throw Error(fmt::format("{}: entry {}: {}", path, quote_for_message(name), zip_file_strerror(file)), kAgain);
   }
   std::string read_small(const std::string& name, int64_t limit) const {
     const Entry& e = entries.at(name);
-    if (e.bytes > limit) throw Error(fmt::format("{}: entry {} has {} bytes; at most {} are read", path, name, e.bytes, limit), kAgain);
+    if (e.bytes > limit) throw Error(fmt::format("{}: entry {} has {} bytes; at most {} are read", path, quote_for_message(name), e.bytes, limit), kAgain);
     std::string text(static_cast<size_t>(e.bytes), '\0');
     const EntryFile file = open_entry(name);
     read(file.get(), name, reinterpret_cast<std::byte*>(text.data()), e.bytes);
@@ -132,7 +147,19 @@ TorchFile TorchFile::open(const std::string& path) {
   auto impl = std::make_shared<Impl>();
   impl->path = path;
   impl->archive = open_archive(path);
-  impl->entries = list_entries(impl->archive.get(), path);
+  return read(std::move(impl), static_cast<int64_t>(std::filesystem::file_size(path)));
+}
+
+TorchFile TorchFile::parse(std::span<const std::byte> bytes, const std::string& name) {
+  auto impl = std::make_shared<Impl>();
+  impl->path = name;
+  impl->archive = open_archive(bytes, name);
+  return read(std::move(impl), static_cast<int64_t>(bytes.size()));
+}
+
+TorchFile TorchFile::read(std::shared_ptr<Impl> impl, int64_t file_bytes) {
+  const std::string& path = impl->path;
+  impl->entries = list_entries(impl->archive.get(), file_bytes, path);
   impl->prefix = find_prefix(impl->entries, path);
   const std::string order = impl->prefix + "byteorder";
   if (impl->entries.count(order))
@@ -183,7 +210,7 @@ void TorchFile::stream(const TorchTensor& t, const std::function<void(std::span<
   const std::string name = impl_->prefix + "data/" + t.storage;
   const EntryFile file = impl_->open_entry(name);
   if (t.offset > 0 && zip_fseek(file.get(), t.offset * width, SEEK_SET) != 0)
-    throw Error(fmt::format("{}: entry {}: {}", path(), name, zip_file_strerror(file.get())), kAgain);
+    throw Error(fmt::format("{}: entry {}: {}", path(), quote_for_message(name), zip_file_strerror(file.get())), kAgain);
   if (!t.contiguous()) {
     if (bytes > kMaxGather)
       throw Error(fmt::format("{}: tensor {} isn't contiguous and spans {} bytes; at most {} are gathered", path(), quote_for_message(t.name), bytes, kMaxGather),

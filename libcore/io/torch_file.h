@@ -18,6 +18,8 @@ class TorchFile {
   // Checks the zip directory and every tensor against its entry; no tensor data is read. Throws Error naming the file and
   // what is wrong with it.
   static TorchFile open(const std::string& path);
+  // The same of an archive in memory, whose `bytes` must outlive it; `name` stands for the path.
+  static TorchFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& path() const;
   const std::vector<TorchTensor>& tensors() const;
@@ -29,6 +31,7 @@ class TorchFile {
 
  private:
   struct Impl;
+  static TorchFile read(std::shared_ptr<Impl> impl, int64_t file_bytes);
   std::shared_ptr<Impl> impl_;
 };
 

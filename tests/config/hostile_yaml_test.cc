@@ -58,6 +58,16 @@ TEST(HostileYaml, Encodings) {
   EXPECT_EQ(message_of("model: {path: \xe6\x97\xa5\xe6\x9c\xac}\n"), "no error");
 }
 
+TEST(HostileYaml, Escapes) {
+  // yaml-cpp's message ends with the byte behind the backslash, here half of an é.
+  EXPECT_EQ(message_of("model: {path: \"\\\xc3\xa9\"}\n"), "a.yaml:1:18: \"unknown escape character: \\xc3\"");
+  EXPECT_EQ(message_of("model: {path: \"\\_\"}\n"), "a.yaml:1:15: the escapes \\N and \\_ are not supported: write the character itself");
+  // Control characters that escapes have made are written as escapes again.
+  const std::string text = to_yaml(parse_run_config("model: {path: \"\\e[31m\\x7f\\0\"}\n", "a.yaml"));
+  EXPECT_NE(text.find("\"\\x1b[31m\\x7f\\x00\""), std::string::npos) << text;
+  EXPECT_EQ(to_yaml(parse_run_config(text, "a.yaml")), text);
+}
+
 TEST(HostileYaml, Tabs) {
   EXPECT_EQ(message_of("train:\n\tseed: 1\n"), "a.yaml:2:1: a tab in the indentation: YAML wants spaces");
   EXPECT_EQ(message_of("train:\n  \tseed: 1\n"), "a.yaml:2:3: a tab in the indentation: YAML wants spaces");

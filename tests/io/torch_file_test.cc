@@ -185,7 +185,7 @@ TEST_F(TorchFileTest, ZipArchivesThatClaimTooMuch) {
   std::string bytes = make_zip({{"m/data.pkl", good}, {"m/data/0", data}});
   bytes[bytes.find(data) + 3] ^= 1;
   write_bytes(folder_ / "z.pth", bytes);
-  expect_contains(error_of([&] { read_all(folder_ / "z.pth"); }), "m/data/0: CRC error");
+  expect_contains(error_of([&] { read_all(folder_ / "z.pth"); }), "m/data/0\": CRC error");
 }
 
 TEST_F(TorchFileTest, CutShortAnywhere) {

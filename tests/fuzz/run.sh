@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# Builds the fuzzers with clang and libFuzzer into build/fuzz, gives each its seeds and runs it; the last lines are a table.
+# Needs Debian's clang and libclang-rt-VERSION-dev (on Debian 12 clang alone). Exits 1 where there are findings; they lie in
+# build/fuzz/findings/HARNESS.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/fuzz/run.sh [--executions N] [--jobs N] [--seconds N] [--save] [HARNESS...]
+
+  --executions N  of each harness (default: 10000000)
+  --jobs N        harnesses at a time (default: 1)
+  --seconds N     a harness ends after this long, whatever it has reached (default: no limit)
+  --save          copies what the minimised corpora hold of small inputs to tests/data/fuzz, up to 24 KiB a harness
+HARNESS: fuzz_NAME.cc's NAME; all without one. CXX names another clang++.
+TEXT
+}
+
+executions=10000000 jobs=1 seconds=0 save=0 names=()
+while (($#)); do
+  case $1 in
+    --executions) executions=${2:?--executions needs a number}; shift 2 ;;
+    --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
+    --seconds) seconds=${2:?--seconds needs a number}; shift 2 ;;
+    --save) save=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    -*) usage >&2; exit 2 ;;
+    *) names+=("$1"); shift ;;
+  esac
+done
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$ROOT"
+BUILD=$ROOT/build/fuzz
+DATA=$ROOT/tests/data
+SHARED=$ROOT/../shared
+if ((${#names[@]} == 0)); then
+  for source in tests/fuzz/fuzz_*.cc; do
+    name=${source##*/fuzz_}
+    names+=("${name%.cc}")
+  done
+fi
+
+# Folders and files whose contents are like a harness's input, one a line.
+seeds_of() {
+  case $1 in
+    safetensors) find "$DATA" "$SHARED" -name '*.safetensors' -size -9k ;;
+    shard_index) find "$DATA" "$SHARED" -name '*.safetensors.index.json' ;;
+    yaml_model) find configs/models -name '*.yaml' ;;
+    yaml_machine) find configs/machines -name '*.yaml' ;;
+    yaml_run) find configs/train configs/experiments -name '*.yaml' ;;
+    dataset_tables) find "$DATA/cases" "$SHARED/cases" -name '*.csv' -o -name 'metadata.jsonl' -o -name 'videos.txt' ;;
+    prompts | prompt_cleaning) find "$DATA/cases" "$SHARED/cases" -name 'prompts*.txt' ;;
+    captions) find "$DATA/cases" "$SHARED/cases" -path '*caption*' -name '*.txt' ;;
+    torch_archive) find "$DATA/checkpoints/torch" -name '*.pth' -size -9k ;;
+    clip_vocabulary) find "$DATA/vbench" -name 'clip_bpe.json' ;;
+    sentencepiece | tokenizer) find "$DATA/umt5/tokenizer" -name 'spiece.model' ;;
+    eval_prompts) find "$DATA/cases/eval-names" "$SHARED/cases/eval-names" -name 'prompts.json' ;;
+    vbench_scores) find "$DATA/eval" -name '*.json' ;;
+    png) find "$DATA/cases" "$SHARED/cases" -name '*.png' ;;
+    video) find "$DATA/cases" "$DATA/eval" "$SHARED/cases" -name '*.mp4' -o -name '*.webm' -o -name '*.gif' -o -name '*.mkv' -o -name '*.avi' -o -name '*.mov' ;;
+    *) ;;
+  esac 2>/dev/null || true
+}
+
+# Longest input in bytes, seconds for one, MiB of memory.
+limits_of() {
+  case $1 in
+    video) echo 32768 60 3000 ;;
+    png) echo 4096 20 2048 ;;
+    torch_archive | yaml_run) echo 4096 10 1024 ;;
+    sentencepiece | tokenizer) echo 6144 10 1024 ;;
+    *) echo 1024 10 1024 ;;
+  esac
+}
+
+prepare() {
+  local name=$1 corpus=$BUILD/corpus/$1 file
+  mkdir -p "$corpus" "$BUILD/findings/$name"
+  if [[ -d $DATA/fuzz/$name ]]; then find "$DATA/fuzz/$name" -type f -exec cp -n -t "$corpus" {} +; fi
+  seeds_of "$name" | while IFS= read -r file; do
+    cp -n "$file" "$corpus/seed-$(sha1sum <"$file" | cut -c 1-12)"
+  done
+}
+
+run_one() {
+  local name=$1 corpus=$BUILD/corpus/$1 log=$BUILD/logs/$1.log longest timeout memory
+  read -r longest timeout memory <<<"$(limits_of "$name")"
+  prepare "$name"
+  local program=$BUILD/tests/fuzz_$name options=(-max_len="$longest" -timeout="$timeout" -rss_limit_mb="$memory" -malloc_limit_mb="$memory")
+  "$program" "${options[@]}" -runs="$executions" -max_total_time="$seconds" -print_final_stats=1 -reload=0 \
+    -artifact_prefix="$BUILD/findings/$name/" "$corpus" >"$log" 2>&1 || true
+  rm -rf "$corpus.small"
+  mkdir "$corpus.small"
+  if "$program" "${options[@]}" -merge=1 -artifact_prefix="$BUILD/findings/$name/" "$corpus.small" "$corpus" >"$log.merge" 2>&1; then
+    rm -rf "$corpus"
+    mv "$corpus.small" "$corpus"
+  fi
+  if ((save)); then save_corpus "$name"; fi
+}
+
+# The smallest inputs of a set that covers all that the corpus does; seeds and findings in the tree stay.
+save_corpus() {
+  local name=$1 target=$DATA/fuzz/$1 cover=$BUILD/cover/$1 total=0 bytes file
+  rm -rf "$cover"
+  mkdir -p "$cover" "$target"
+  "$BUILD/tests/fuzz_$name" -set_cover_merge=1 -max_len=2048 -artifact_prefix="$BUILD/findings/$name/" "$cover" "$BUILD/corpus/$name" >/dev/null 2>&1 || return 0
+  find "$target" -type f -name 'case-*' -delete
+  while read -r bytes file; do
+    total=$((total + bytes))
+    ((total <= 24 * 1024)) || break
+    cp "$file" "$target/case-$(sha1sum <"$file" | cut -c 1-12)"
+  done < <(find "$cover" -type f -printf '%s %p\n' | sort -n)
+}
+
+row() {
+  local name=$1 log=$BUILD/logs/$1.log executed last
+  executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
+  last=$(grep -aE 'cov: [0-9]+' "$log" | tail -1)
+  printf '%-18s %12s %8s %9s %9s %9s\n' "$name" "${executed:-0}" "$(sed -n 's/.*cov: \([0-9]*\).*/\1/p' <<<"$last")" \
+    "$(sed -n 's/.*ft: \([0-9]*\).*/\1/p' <<<"$last")" "$(find "$BUILD/findings/$name" -type f | wc -l)" \
+    "$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log" | tail -1)"
+}
+
+cmake --preset fuzz ${CXX:+-DCMAKE_CXX_COMPILER="$CXX"} >/dev/null
+cmake --build build/fuzz --target "${names[@]/#/fuzz_}" megaslide_video
+mkdir -p "$BUILD/logs"
+# A short stack with each allocation: to walk all of it is most of the time that a small input takes.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16:allocator_may_return_null=1:strict_string_checks=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+running=0
+for name in "${names[@]}"; do
+  if ((running == jobs)); then
+    wait -n
+    running=$((running - 1))
+  fi
+  run_one "$name" &
+  running=$((running + 1))
+done
+wait
+printf '%-18s %12s %8s %9s %9s %9s\n' harness executions cov features findings exec/s
+for name in "${names[@]}"; do row "$name"; done
+findings=$(find "${names[@]/#/$BUILD/findings/}" -type f | wc -l)
+((findings == 0)) || { echo "$findings findings: build/fuzz/findings/HARNESS; run build/fuzz/tests/fuzz_HARNESS FILE"; exit 1; }
