@@ -44,10 +44,13 @@ begin() {
   [[ ! -s $row_file ]] || ! jq -e --arg c "$row_command" --arg i "$row_inputs" '.command == $c and .inputs == $i' "$row_file" >/dev/null || return 1
   say "$row_id"
 }
-# keep KIND < VALUES: the row, whole or not at all. KIND: measured, simulated, derived.
+# keep KIND < VALUES: the row, whole or not at all. KIND: measured, simulated, derived. What was measured beside other work says so
+# by its load: runnable threads at the end of the row, over the last minute.
 keep() {
-  jq -c --arg id "$row_id" --arg kind "$1" --arg command "$row_command" --arg inputs "$row_inputs" --arg date "$(date -u +%F)" \
-    '{id: $id, kind: $kind, date: $date, command: $command, inputs: $inputs, values: .}' >"$row_file.new"
+  local load=null
+  [[ $1 != measured ]] || load=$(cut -d' ' -f1 /proc/loadavg)
+  jq -c --argjson load "$load" --arg id "$row_id" --arg kind "$1" --arg command "$row_command" --arg inputs "$row_inputs" --arg date "$(date -u +%F)" \
+    '{id: $id, kind: $kind, date: $date, command: $command, inputs: $inputs, values: .} | if $load == null then . else .load = $load end' >"$row_file.new"
   mv "$row_file.new" "$row_file"
 }
 value() { jq -r ".values$2" "$WORK/rows/$1.json"; }  # value ROW PATH

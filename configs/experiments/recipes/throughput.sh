@@ -41,7 +41,7 @@ plan whole.105b --model megaslide-105b --machine $MACHINE --run "$PLANNED" --set
 plan shortest.105b --model megaslide-105b --machine $MACHINE --run "$PLANNED" --size 64x64 --num-frames 1
 
 # The forward pass of each size at several lengths.
-read -ra lengths <<<"$(either "5 17 33" "1 5 9 17 33 49 81 121 161")"
+read -ra lengths <<<"$(either "5 17 33" "1 5 9 17 33 49 65 81 121 161")"
 for model in wan2.1-t2v-1.3b wan2.1-t2v-14b megaslide-28b megaslide-33b megaslide-105b; do
   short=${model##*-} short=${short/./_}
   for n in "${lengths[@]}"; do

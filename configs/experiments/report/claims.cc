@@ -8,12 +8,13 @@ namespace megaslide {
 namespace {
 
 Found look_up(const Finding& finding, const std::vector<ExperimentResult>& results) {
-  Found found{&finding, nullptr, {}, false};
+  Found found{finding, {}, {}, false};
   const auto result = std::ranges::find(results, finding.target, &ExperimentResult::target);
   if (result == results.end()) return found;
   found.quick = result->quick;
-  found.row = result->find(finding.row);
-  if (found.row == nullptr) return found;
+  const ResultRow* row = result->find(finding.row);
+  if (row == nullptr) return found;
+  found.row = *row;
   const nlohmann::json::json_pointer at(finding.pointer);
   if (!found.row->values.contains(at)) return found;
   const nlohmann::json& value = found.row->values.at(at);
@@ -65,7 +66,7 @@ std::string cell(const std::string& text) {
 }  // namespace
 
 JudgedClaim judge(const Claim& claim, const std::vector<ExperimentResult>& results) {
-  JudgedClaim judged{&claim, Verdict::kOpen, {}};
+  JudgedClaim judged{claim, Verdict::kOpen, {}};
   for (const Finding& f : claim.findings) judged.found.push_back(look_up(f, results));
   if (claim.bound) judged.found.push_back(look_up(*claim.bound, results));
   const Found& first = judged.found.front();
@@ -95,8 +96,8 @@ std::string evidence_text(Evidence evidence) {
 
 std::string mark_text(const JudgedClaim& judged) {
   if (judged.verdict == Verdict::kRefuted) return "refuted";
-  const ResultRow* row = judged.found.front().row;
-  return row == nullptr ? "not run" : evidence_text(row->evidence);
+  const auto& row = judged.found.front().row;
+  return row ? evidence_text(row->evidence) : "not run";
 }
 
 std::string verdict_text(Verdict verdict) {
@@ -104,8 +105,8 @@ std::string verdict_text(Verdict verdict) {
 }
 
 std::string found_text(const Found& found) {
-  const std::string value = found.number ? format_number(*found.number, found.finding->unit) : found.row == nullptr ? "not run" : "no number";
-  return value + (found.finding->label.empty() ? "" : " " + found.finding->label) + (found.quick && found.number && found.row->evidence == Evidence::kMeasured ? " (quick form)" : "");
+  const std::string value = found.number ? format_number(*found.number, found.finding.unit) : found.row ? "no number" : "not run";
+  return value + (found.finding.label.empty() ? "" : " " + found.finding.label) + (found.quick && found.number && found.row->evidence == Evidence::kMeasured ? " (quick form)" : "");
 }
 
 std::string claims_markdown(const std::vector<JudgedClaim>& claims) {
@@ -113,9 +114,9 @@ std::string claims_markdown(const std::vector<JudgedClaim>& claims) {
   for (const JudgedClaim& j : claims) {
     std::vector<std::string> ours;
     for (const Found& f : j.found)
-      ours.push_back(found_text(f) + (f.row != nullptr ? ", " + evidence_text(f.row->evidence) : ""));
-    out += fmt::format("| {} | {} | {}{} | *{}* | {} |\n", cell(j.claim->text), cell(j.claim->paper), cell(fmt::format("{}", fmt::join(ours, "; "))),
-                       j.claim->note.empty() ? "" : ". " + cell(j.claim->note), mark_text(j), verdict_text(j.verdict));
+      ours.push_back(found_text(f) + (f.row ? ", " + evidence_text(f.row->evidence) : ""));
+    out += fmt::format("| {} | {} | {}{} | *{}* | {} |\n", cell(j.claim.text), cell(j.claim.paper), cell(fmt::format("{}", fmt::join(ours, "; "))),
+                       j.claim.note.empty() ? "" : ". " + cell(j.claim.note), mark_text(j), verdict_text(j.verdict));
   }
   return out;
 }

@@ -69,14 +69,14 @@ std::vector<Claim> read_claims(const std::string& path);
 enum class Verdict { kHolds, kDiffers, kRefuted, kOpen };  // open: the number is not there
 
 struct Found {
-  const Finding* finding = nullptr;
-  const ResultRow* row = nullptr;  // null where its target has not run
+  Finding finding;
+  std::optional<ResultRow> row;  // none where its target has not run
   std::optional<double> number;
   bool quick = false;
 };
 
 struct JudgedClaim {
-  const Claim* claim = nullptr;
+  Claim claim;
   Verdict verdict = Verdict::kOpen;
   std::vector<Found> found;  // one a finding, the bound last
 };

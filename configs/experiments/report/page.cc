@@ -77,13 +77,13 @@ std::string claim_row(const JudgedClaim& j) {
   std::string ours;
   std::vector<std::string> commands;
   for (const Found& f : j.found) {
-    ours += fmt::format("<li>{} {}</li>", esc(found_text(f)), f.row != nullptr ? mark(first_word(evidence_text(f.row->evidence))) : "");
-    if (f.row == nullptr) continue;
+    ours += fmt::format("<li>{} {}</li>", esc(found_text(f)), f.row ? mark(first_word(evidence_text(f.row->evidence))) : "");
+    if (!f.row) continue;
     const std::string line = fmt::format("<code>{}</code>", esc(f.row->command));
     if (std::ranges::find(commands, line) == commands.end()) commands.push_back(line);
   }
-  std::string out = fmt::format("<tr class=\"claim\"><td>{}{}<br><span class=\"soft\">{}</span></td><td>{}</td><td><ul>{}</ul></td><td>{}</td><td>{}</td></tr>\n", esc(j.claim->text),
-                                j.claim->note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim->note) + "</span>", esc(j.claim->quoted_in), esc(j.claim->paper), ours,
+  std::string out = fmt::format("<tr class=\"claim\"><td>{}{}<br><span class=\"soft\">{}</span></td><td>{}</td><td><ul>{}</ul></td><td>{}</td><td>{}</td></tr>\n", esc(j.claim.text),
+                                j.claim.note.empty() ? "" : "<br><span class=\"soft\">" + esc(j.claim.note) + "</span>", esc(j.claim.quoted_in), esc(j.claim.paper), ours,
                                 mark(mark_text(j)), verdict_text(j.verdict));
   out += "<tr><td colspan=\"5\" class=\"how\">" + (commands.empty() ? std::string("its target has not run") : commands.front());
   if (commands.size() > 1) {
