@@ -141,8 +141,6 @@ say 2 sample-video model --prompt x --prompt y -o x.mp4
 say 2 sample-video model --prompt x -o x.mp4 --num-frames 8
 say 2 sample-video model -o x.mp4
 say 2 sample-video model --prompt x -o x.mp4 --device sim
-status=0
-sample-video model --prompt x -o x.mp4 --device cuda || status=$?
 
 # Scores
 quietly sample-video model --prompt "a green tree" -o sample.mp4 --steps 1

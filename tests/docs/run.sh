@@ -6,7 +6,8 @@
 # In a document
 #   # needs: ...         as the first line of a block: it cannot run here; only its programs, flags, keys and files are checked
 #   COMMAND  # exit 3    this command ends so; all others succeed
-#   ```text              the standard output, exactly but for runs of blanks; ... alone on a line: lines that are left out
+#   ```text              the standard output, exactly but for runs of blanks; ... alone on a line: lines that are left out;
+#                        … in a line: what is left out there
 #   ```text stderr       the standard error
 #   ```text varies       figures of one machine: words are compared, numbers with their units are not
 set -euo pipefail
@@ -58,7 +59,7 @@ fi
 
 # What belongs to one machine or to one moment: the memory of the process itself, in each plan.
 settle() { sed -E 's/^( *(program, libraries, data|total) ).*/\1/; s/^( *host memory: [^(]*)\([0-9]+ bytes\)/\1/; s/[[:space:]]+/ /g; s/ $//'; }
-without_numbers() { sed -E 's/[0-9][0-9.:e+-]*( ?([kMGT]i?)?B\b)?/#/g'; }
+without_numbers() { sed -E 's/\b[0-9a-f]{12,}\b/#/g; s/[0-9][0-9.:e+-]*( ?([kMGT]i?)?B\b)?/#/g'; }
 compared=0
 for text in "$work"/blocks/*.text; do
   [[ -f $text && -f ${text%.text}.out ]] || continue
@@ -67,7 +68,7 @@ for text in "$work"/blocks/*.text; do
   if [[ $how == stderr ]]; then printed=${text%.text}.err; fi
   wanted=$(settle <"$text") got=$(settle <"$printed")
   if [[ $how == varies ]]; then wanted=$(without_numbers <<<"$wanted") got=$(without_numbers <<<"$got"); fi
-  pattern=$(sed -E 's/[][\\*?]/\\&/g; s/^\.\.\.$/*/' <<<"$wanted")
+  pattern=$(sed -E 's/[][\\*?]/\\&/g; s/^\.\.\.$/*/; s/…/*/g' <<<"$wanted")
   # shellcheck disable=SC2053  # a pattern on purpose
   if [[ $got != $pattern ]]; then
     echo "$document:$(<"${text%.text}.line"): what is printed (>) is not what the document shows (<)"
