@@ -60,7 +60,8 @@ WeightsReport inspect_weights(const std::string& folder, std::vector<std::string
   WeightsReport report;
   if (folder.empty()) return report;
   std::error_code ec;
-  if (!fs::is_directory(folder, ec)) throw usage_error(fmt::format("--weights {}: no such folder", folder));
+  if (!fs::is_directory(folder, ec)) throw usage_error(fmt::format("--weights {}: no such folder", folder),
+                                                      "name the folder with the networks' files; man eval-vbench lists them");
   report.folder = folder;
   std::vector<std::string> unused;
   for (const Dimension& d : dimensions()) {

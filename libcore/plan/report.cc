@@ -77,7 +77,7 @@ std::string to_text(const Plan& p, const PlanRequest& r) {
 std::string misfit_text(const Plan& p) {
   std::string out = "does not fit:";
   for (const auto& m : p.misfits) out += "\n  " + m;
-  if (p.remedies.empty()) return out + "\nno setting that was tried makes it fit, nor do smaller clips: take a smaller model, or a larger machine";
+  if (p.remedies.empty()) return out + "\nno setting that was tried makes it fit, nor do smaller clips alone: plan-memory --fit tries both together";
   out += "\nit fits with any one of:";
   for (const auto& r : p.remedies) out += "\n  " + r;
   return out;
