@@ -1,5 +1,5 @@
-// Pieces of a frame's results: their sums in a thread's scratch (here in fp32; bf16 in amx.cc and dot.cc), then bias,
-// residuals and norm while they are in the cache.
+// Pieces of a frame's results: their sums in a thread's scratch (here in fp32; bf16 in amx.cc and dot.cc, fp32 by parts in
+// split.cc), then bias, residuals and norm while they are in the cache.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/conv3d/conv3d.cpu.cc"
 #include "kernels/simd_targets.h"
@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 HWY_BEFORE_NAMESPACE();
@@ -279,7 +280,8 @@ SplitShape split_shape(const ConvShape& s, int64_t stride = 1) { return {s.in, s
 class SplitRun {
  public:
   SplitRun(const FrameConv& c, const Bands& b, int64_t index)
-      : c_(c), b_(b), index_(index), shape_(split_shape(c.shape, c.stride)), p_(piece_at<float>(c, b, index, nullptr)), plan_(split_plan(shape_, p_.rows, p_.columns)) {
+      : c_(c), b_(b), index_(index), shape_(split_shape(c.shape, c.stride)), p_(piece_at<float>(c, b, index, nullptr)),
+        plan_(split_plan(shape_, p_.rows, p_.columns)) {
     p_.pitch = plan_.pitch;
   }
   void run() {
@@ -290,12 +292,15 @@ class SplitRun {
     SplitPiece s{};
     s.shape = shape_;
     s.rows = p_.rows, s.columns = p_.columns;
+    static_assert(std::size(s.frames) == kConvMaxFrames);
     std::copy_n(p_.frames, kConvMaxFrames, s.frames);
     s.row = p_.row, s.cell = c_.in.stored();
     s.packed = c_.packed;
     s.scratch = onednn::thread_scratch(onednn::ScratchSlot::kA, static_cast<size_t>(plan_.bytes));
     s.sums = p_.sums, s.kept = kept;
-    s.done = [](void* context, float* sums, int64_t pair, int64_t first, int64_t cells) { static_cast<SplitRun*>(context)->finish(sums, pair, first, cells); };
+    s.done = [](void* context, float* sums, int64_t pair, int64_t first, int64_t cells) {
+      static_cast<const SplitRun*>(context)->finish(sums, pair, first, cells);
+    };
     s.context = this;
     if (!c_.finish.normed) s.touched = touched();
     split_sums(s, plan_);
@@ -322,7 +327,8 @@ class SplitRun {
       const int64_t y = at / p_.pitch, x = at % p_.pitch, end = std::min(first + cells, (y + 1) * p_.pitch);
       const int64_t columns = std::min(p_.columns - x, end - at);
       if (y < p_.rows && columns > 0)
-        HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums + (at - first) * kBlock, 0, 2 * pair, panels, columns, place(y, x) + pair * kSplitSide, f.step * f.out.stored());
+        HWY_DYNAMIC_DISPATCH(FinishRow)(f, sums + (at - first) * kBlock, 0, 2 * pair, panels, columns, place(y, x) + pair * kSplitSide,
+                                        f.step * f.out.stored());
       at = end;
     }
   }

@@ -245,26 +245,29 @@ void split_pack_weights(void* packed, const float* w, const SplitShape& s, int64
 void split_sums(const SplitPiece& p, const SplitPlan& plan) {
   const SplitShape& s = p.shape;
   const TileScope scope(TileUnit::kAmx);
-  const int64_t pairs = (s.out + kSide - 1) / kSide, step_units = s.kt * s.kh * plan.across, pair_elements = split_units(s) * 2 * kParts * kTileElements;
+  const int64_t pairs = (s.out + kSide - 1) / kSide, step_units = s.kt * s.kh * plan.across;
+  const int64_t pair_elements = split_units(s) * 2 * kParts * kTileElements;
   const auto* parts = static_cast<const uint16_t*>(p.scratch);
   auto* units = reinterpret_cast<Unit*>(static_cast<char*>(p.scratch) + 2 * plan.group * s.kt * kParts * plan.part);
   const int64_t row_bytes = 2 * s.stride * plan.width;
   for (int64_t begin = 0; begin < plan.steps; begin += plan.group) {
     const int64_t steps = least(plan.group, plan.steps - begin);
+    const bool complete = begin + steps == plan.steps;
     split_inputs(p, plan, begin, begin + steps);
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const int64_t panels = least(2, panels_of(s) - 2 * pair), unit_elements = panels * kParts * kTileElements, w_step = step_units * unit_elements;
       const int64_t count = list_units(units, p, plan, unit_elements), height = panels == 2 ? 2 : 4;
       const uint16_t* w = static_cast<const uint16_t*>(p.packed) + pair * pair_elements + begin * w_step;
       const uint16_t* next = pair + 1 < pairs ? w + pair_elements : w + steps * w_step - pair * pair_elements;
-      const int64_t lines = pair + 1 < pairs || begin + steps < plan.steps ? steps * w_step / 32 : 0;
+      const int64_t lines = pair + 1 < pairs || !complete ? steps * w_step / 32 : 0;
       for (int64_t t = 0; t < plan.tiles; t += height) {
         const int64_t n = least(height, plan.tiles - t), first = lines * t / plan.tiles, last = lines * (t + n) / plan.tiles;
-        const Run run{units, count, steps, s.kt * kParts * plan.part, w_step, row_bytes, plan.part, begin > 0, reinterpret_cast<const char*>(next) + 64 * first,
-                      last - first, &p.touched, pair * p.touched.pair, 16 * t, begin + steps == plan.steps ? 16 * n : 0, plan.pitch};
+        const Run run{.units = units, .count = count, .steps = steps, .a_step = s.kt * kParts * plan.part, .w_step = w_step, .row_bytes = row_bytes,
+                      .part = plan.part, .accumulate = begin > 0, .next = reinterpret_cast<const char*>(next) + 64 * first, .lines = last - first,
+                      .touched = &p.touched, .offset = pair * p.touched.pair, .first = 16 * t, .cells = complete ? 16 * n : 0, .pitch = plan.pitch};
         float* c = p.kept ? p.sums + (pair * plan.tiles + t) * kTileSums : p.sums;
         (panels == 2 ? kTwoPanels : kOnePanel)[n - 1](run, c, parts + t * 8 * row_bytes, w);
-        if (begin + steps == plan.steps) p.done(p.context, c, pair, 16 * t, 16 * n);
+        if (complete) p.done(p.context, c, pair, 16 * t, 16 * n);
       }
     }
   }
