@@ -29,6 +29,8 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   std::string best;
   size_t smallest = std::max<size_t>(name.size(), 3) / 3 + 1;
   for (const std::string& candidate : candidates) {
+    const size_t apart = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
+    if (apart >= smallest) continue;  // at least that many edits
     const size_t d = edit_distance(name, candidate);
     if (d < smallest) {
       smallest = d;

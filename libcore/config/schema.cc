@@ -160,6 +160,7 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
   const std::string place = "--set " + printable(assignment.size() > 200 ? assignment.substr(0, 200) : assignment);
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) return errors.add(place, "expected key=value");
+  if (find_invalid_utf8(assignment) != assignment.size()) return errors.add(place, "not UTF-8 text, which a configuration is");
   const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
   if (schema.find(path) == nullptr && !schema.is_section(path)) {
     const size_t dot = path.rfind('.');

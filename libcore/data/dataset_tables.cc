@@ -76,15 +76,27 @@ void read_row_object(JsonCursor& c, TableRow& row) {
   }
 }
 
-size_t line_of(std::string_view text, size_t offset) { return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n')); }
+// Lines of ascending offsets, in one pass over the text.
+class LineCounter {
+ public:
+  explicit LineCounter(std::string_view text) : text_(text) {}
+  size_t at(size_t offset) {
+    for (; at_ < offset; ++at_) line_ += text_[at_] == '\n';
+    return line_;
+  }
 
-void read_row_array(JsonCursor& c, const std::string& text, const std::string& name, std::vector<TableRow>& rows) {
+ private:
+  std::string_view text_;
+  size_t at_ = 0, line_ = 1;
+};
+
+void read_row_array(JsonCursor& c, LineCounter& lines, const std::string& name, std::vector<TableRow>& rows) {
   bool first = true;
   c.begin_array();
   while (c.next_element(first)) {
     c.peek();
     TableRow row;
-    row.place = fmt::format("{}:{}", name, line_of(text, c.offset()));
+    row.place = fmt::format("{}:{}", name, lines.at(c.offset()));
     if (c.peek() == '{') {
       read_row_object(c, row);
     } else {
@@ -132,10 +144,11 @@ std::vector<TableRow> parse_csv_rows(const std::string& text, const std::string&
 
 std::vector<TableRow> parse_json_rows(const std::string& text, const std::string& path) {
   JsonCursor c(text, path);
+  LineCounter lines(text);
   std::vector<TableRow> rows;
   const std::string name = name_of(path);
   if (c.peek() == '[') {
-    read_row_array(c, text, name, rows);
+    read_row_array(c, lines, name, rows);
   } else {
     bool first = true;
     std::string key;
@@ -143,9 +156,9 @@ std::vector<TableRow> parse_json_rows(const std::string& text, const std::string
     while (c.next_key(first, key)) {
       TableRow row;
       const char kind = c.peek();
-      row.place = fmt::format("{}:{}", name, line_of(text, c.offset()));
+      row.place = fmt::format("{}:{}", name, lines.at(c.offset()));
       if (kind == '[') {  // {"clips": [...]}
-        read_row_array(c, text, name, rows);
+        read_row_array(c, lines, name, rows);
         continue;
       }
       if (kind == '"') {

@@ -16,7 +16,8 @@ namespace {
 using namespace torch_pickle;
 
 // Bounds that no checkpoint of ours comes near: real ones have some thousands of values and names of some dozen bytes.
-constexpr size_t kMaxNodes = 1'000'000, kMaxItems = 4'000'000, kMaxString = 1 << 16, kMaxMarks = 256, kMaxTensors = 200'000;
+constexpr size_t kMaxNodes = 1'000'000, kMaxItems = 4'000'000, kMaxString = 1 << 16, kMaxMarks = 256, kMaxTensors = 200'000,
+                 kMaxNames = 64 << 20;
 constexpr int kMaxDepth = 16;
 
 enum class Kind : uint8_t { kNone, kBool, kInt, kFloat, kString, kBytes, kTuple, kList, kDict, kGlobal, kStorage, kTensor };
@@ -249,7 +250,7 @@ class Machine {
   void reduce() {
     const uint32_t args = pop(), callee = pop();
     if (nodes_[args].kind != Kind::kTuple) fail(op_at_, "REDUCE without a tuple of arguments");
-    const std::vector<uint32_t> a = nodes_[args].items;
+    const std::vector<uint32_t>& a = nodes_[args].items;  // until a node is made; a copy could be made a million times
     const KnownGlobal* g = as_global(callee);
     if (!g) refuse(fmt::format("REDUCE of {}", kKindNames[static_cast<int>(nodes_[callee].kind)]));
     switch (g->what) {
@@ -306,7 +307,7 @@ class Machine {
   std::map<uint32_t, uint32_t> memo_;
   std::map<std::string, int64_t> storages_;  // key, bytes
   std::vector<TorchTensor> tensors_;
-  size_t visited_ = 0;
+  size_t visited_ = 0, name_bytes_ = 0;
 };
 
 bool Machine::step() {
@@ -416,6 +417,8 @@ bool Machine::collect_dict(const Node& dict, const std::string& prefix, int dept
     }
     const std::string name = prefix + key.text;
     if (name.size() > kMaxString) fail(at_, "a tensor's name is too long");
+    // One long key may stand in many places.
+    if ((name_bytes_ += name.size()) > kMaxNames) fail(at_, fmt::format("names of more than {} bytes in all", kMaxNames));
     if (value.kind == Kind::kDict) {
       if (depth >= kMaxDepth) fail(at_, fmt::format("dictionaries nested deeper than {}", kMaxDepth));
       whole = collect_dict(value, name + ".", depth + 1, out) && whole;

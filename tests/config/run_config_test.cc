@@ -148,6 +148,7 @@ TEST(RunConfig, SetTakesTheShellsWord) {
   EXPECT_EQ(c.model.attention, std::nullopt);
   EXPECT_EQ(c.sample.negative_prompt, "x y");
   EXPECT_EQ(message_of("{}", {"train.sed=3"}), "--set train.sed=3: train.sed: unknown key; did you mean train.seed?");
+  EXPECT_EQ(message_of("{}", {"data.cache=caf\xe9"}), "--set \"data.cache=caf\\xe9\": not UTF-8 text, which a configuration is");
   EXPECT_EQ(message_of("{}", {"train="}), "--set train=: train: is a section; set one of its keys");
   EXPECT_EQ(message_of("{}", {"train=5"}).substr(0, 55), "--set train=5: train: expected a section with keys max_");
   EXPECT_EQ(message_of("{}", {"=5"}), "--set =5: expected key=value");

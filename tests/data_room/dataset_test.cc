@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "base/error.h"
 #include "data/dataset.h"
+#include "data/dataset_parts.h"
 #include "tests/support/temporary_folder.h"
 
 namespace megaslide {
@@ -204,6 +206,17 @@ TEST(JsonTable, Documents) {
   } catch (const Error& e) {
     EXPECT_NE(e.message().find("broken.json:2:12"), std::string::npos) << e.message();
   }
+}
+
+// Places are found in one pass: counting lines from the start for each row would take minutes here.
+TEST(JsonTable, ManyRowsAreReadInTime) {
+  std::string text = "[";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("{}\n{{\"video\": \"clip-{}.mp4\", \"caption\": \"a fox runs across a snowy field\"}}", i ? "," : "", i);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<TableRow> rows = parse_json_rows(text + "]", "x.json");
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 60.0);
+  ASSERT_EQ(rows.size(), 200'000u);
+  EXPECT_EQ(rows.back().place, "x.json:200001");
 }
 
 TEST(Pairs, CaptionsNeverSlide) {

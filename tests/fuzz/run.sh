@@ -11,7 +11,7 @@ usage: tests/fuzz/run.sh [--executions N] [--jobs N] [--seconds N] [--save] [HAR
   --executions N  of each harness (default: 10000000)
   --jobs N        harnesses at a time (default: 1)
   --seconds N     a harness ends after this long, whatever it has reached (default: no limit)
-  --save          copies what the minimised corpora hold of small inputs to tests/data/fuzz, up to 24 KiB a harness
+  --save          copies up to 32 inputs of at most 1 KiB from each minimised corpus to tests/data/fuzz
 HARNESS: fuzz_NAME.cc's NAME; all without one. CXX names another clang++.
 TEXT
 }
@@ -98,18 +98,19 @@ run_one() {
   if ((save)); then save_corpus "$name"; fi
 }
 
-# The smallest inputs of a set that covers all that the corpus does; seeds and findings in the tree stay.
+# Of a smallest set that covers what the corpus does, the inputs that are likely to cover most: 32, long ones first. Seeds and
+# findings in the tree stay.
 save_corpus() {
-  local name=$1 target=$DATA/fuzz/$1 cover=$BUILD/cover/$1 total=0 bytes file
+  local name=$1 target=$DATA/fuzz/$1 cover=$BUILD/cover/$1 count=0 file
   rm -rf "$cover"
   mkdir -p "$cover" "$target"
-  "$BUILD/tests/fuzz_$name" -set_cover_merge=1 -max_len=2048 -artifact_prefix="$BUILD/findings/$name/" "$cover" "$BUILD/corpus/$name" >/dev/null 2>&1 || return 0
+  "$BUILD/tests/fuzz_$name" -set_cover_merge=1 -max_len=1024 -artifact_prefix="$BUILD/findings/$name/" "$cover" "$BUILD/corpus/$name" >/dev/null 2>&1 || return 0
   find "$target" -type f -name 'case-*' -delete
-  while read -r bytes file; do
-    total=$((total + bytes))
-    ((total <= 24 * 1024)) || break
+  while read -r _ file; do
+    ((count < 32)) || break
+    count=$((count + 1))
     cp "$file" "$target/case-$(sha1sum <"$file" | cut -c 1-12)"
-  done < <(find "$cover" -type f -printf '%s %p\n' | sort -n)
+  done < <(find "$cover" -type f -printf '%s %p\n' | sort -rn)
 }
 
 row() {

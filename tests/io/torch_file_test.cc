@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 
 #include "base/atomic_file.h"
@@ -162,6 +163,17 @@ TEST_F(TorchFileTest, PicklesThatAreNone) {
   expect_contains(said(whole(nest)), "more tensors than any checkpoint has");
   // Many values from few bytes each stay bounded.
   expect_contains(said(whole(std::string(3'000'000, 'N'))), "more values than any checkpoint has");
+  std::string keys = "}(" + text(std::string(60000, 'k')) + "q\x01" + t + "q\x02";
+  for (int i = 0; i < 20000; ++i) keys += "h\x01h\x02";
+  expect_contains(said(whole(keys + "u")), "names of more than 67108864 bytes in all");
+  // A call's arguments are not copied: a million of them, a hundred thousand times, would take minutes.
+  std::string calls = global("torch._utils", "_rebuild_parameter") + "q\x01" + "Nq\x02(" + t;
+  for (int i = 0; i < 1'000'000; ++i) calls += "h\x02";
+  calls += "tq\x03";
+  for (int i = 0; i < 100'000; ++i) calls += "h\x01h\x03R";
+  const auto start = std::chrono::steady_clock::now();
+  expect_contains(said(whole(calls)), "ends with 100003 values");
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 20.0);
   expect_contains(said(std::string(static_cast<size_t>(kMaxTorchPickleBytes) + 1, 'N')), "at most 16777216 are read");
 }
 
