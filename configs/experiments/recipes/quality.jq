@@ -26,13 +26,13 @@ lengths as $lengths
        title: "Held-out loss, \($d | data_name), \($n) pictures, less R = 0", x_label: "step", y_label: "below 0: better than R = 0; band: lowest to highest of the seeds",
        series: [variants[] as $v | select($v != "dsa-zero") | {name: ($v | name)} + against_curve($d; $n; $v; "dsa-zero")]}],
   tables: ([("motion", "real") as $d | $lengths[] as $n
-    | {title: "\($d | data_name), \($n) pictures (measured)", columns: (["attention", "fits 20 MB", "device peak", "a step", "seeds", "held-out loss", "less dense", "less R = 0"] + dimensions),
+    | {title: "\($d | data_name), \($n) pictures (measured)", columns: (["attention", "fits 20 MB", "device peak", "seeds", "held-out loss", "less dense", "less R = 0"] + dimensions),
        rows: ([variants[] as $v | runs($d; $n; $v) as $r | row("plan.\($d).\($n).\($v)").values as $plan
          | [($v | name), (if $plan.fits then "yes" else "no: \($plan.device.peak | gb)" end), ($r[0].values.device_peak_bytes | gb),
-            (if ($r | length) > 0 then "\([$r[].values.step_seconds] | mean | . * 1000 | round) ms" else "–" end), "\($r | length)", ([$r[].values.held_out_loss] | interval(4)),
+            "\($r | length)", ([$r[].values.held_out_loss] | interval(4)),
             (against($d; $n; $v; "dense") | if $v == "dense" then "–" else interval(4) end), (against($d; $n; $v; "dsa-zero") | if $v == "dsa-zero" then "–" else interval(4) end)]
            + [dimensions[] as $m | scores($d; $n; $v; $m) | interval(4)]]
-         + [["the clips themselves", "", "", "", "", "", "", ""] + [dimensions[] as $m | row("score.\($d).\($n).clips").values.dimensions[$m] | digits(4) | if . == null then "–" else tostring end]])}]),
+         + [["the clips themselves", "", "", "", "", "", ""] + [dimensions[] as $m | row("score.\($d).\($n).clips").values.dimensions[$m] | digits(4) | if . == null then "–" else tostring end]])}]),
   pictures: [("motion", "real") as $d | $lengths[] as $n | variants[] as $v
     | {file: "\($work)/sheets/\($d).\($n).\($v).1.png", caption: "\($v | name), \($d | data_name), \($n) pictures, seed 1: a row a caption"}]
 } | document
