@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "base/sha256.h"
 #include "data/cache.h"
+#include "data/cache_index.h"
 #include "data/caption_rows.h"
 #include "data/prefetch.h"
 #include "data/resize.h"
@@ -90,6 +91,7 @@ class Run {
     const CacheLock lock(options_.cache);
     for (const char* folder : {"", "/clips", "/captions"}) remove_temporaries(options_.cache + folder);
     find_present();
+    note_other_model();
     works_.resize(dataset.entries.size());
     for_each_work([&](Work& w, size_t i) { identify(w, dataset.entries[i]); });
     share();
@@ -131,6 +133,25 @@ class Run {
       present_[stem.substr(stem.size() - kTextDigits - 1 - kLatentDigits, kLatentDigits)] = stem;
       present_text_[stem.substr(stem.size() - kTextDigits)] = stem;
     }
+  }
+
+  // A folder holds the clips of one model: whose they were is said before its index goes.
+  void note_other_model() {
+    const std::string path = options_.cache + "/index.json";
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return;
+    CacheIdentity before;
+    try {
+      before = parse_cache_index(read_file(path, kMaxJsonBytes), path).identity;
+    } catch (const Error&) {
+      return;  // no index that any model could use
+    }
+    const auto differs = [&](const char* what, const std::string& had, const std::string& has) {
+      if (had != has)
+        other_model_ = fmt::format("{}: was made for {} \"{}\"; it now serves \"{}\", and no model with the other. Give each its folder", options_.cache, what, had, has);
+    };
+    differs("the text encoder", before.text_encoder, identity_.text_encoder);
+    differs("the codec", before.codec, identity_.codec);
   }
 
   void identify(Work& w, const DatasetEntry& e) {
@@ -324,6 +345,7 @@ class Run {
   EncodeReport finish(Dataset& dataset) {
     EncodeReport out;
     out.warnings = std::move(dataset.warnings);
+    if (!other_model_.empty()) out.warnings.insert(out.warnings.begin(), other_model_);
     out.dataset_warnings = out.warnings.size();
     out.texts_encoded = texts_encoded_;
     out.seconds = seconds_;
@@ -359,6 +381,7 @@ class Run {
   ThreadPool& pool_;
   StopToken stop_;
   CacheIdentity identity_;
+  std::string other_model_;  // a warning, or empty
   std::optional<PartDevice> codec_device_;
   std::unique_ptr<VideoCodec> codec_;    // made with the first clip that needs it
   std::optional<CaptionRows> captions_;

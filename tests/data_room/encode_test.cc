@@ -28,13 +28,13 @@ ModelConfig small_model() { return testing_support::small_encoding_model(16); }
 
 class Encode : public testing_support::EncodeFixture {
  protected:
-  EncodeReport run(int64_t side = 64, int threads = 2, const std::string& to = {}) {
+  EncodeReport run(int64_t side = 64, int threads = 2, const std::string& to = {}, const ModelConfig& model = small_model()) {
     EncodeOptions o;
     o.datasets = {clips()};
     o.cache = to.empty() ? cache() : to;
-    o.rule = make_selection_rule(small_model(), side, side, 17, 0);
+    o.rule = make_selection_rule(model, side, side, 17, 0);
     ThreadPool pool(threads);
-    return encode_dataset(o, small_model(), pool);
+    return encode_dataset(o, model, pool);
   }
 };
 
@@ -156,6 +156,19 @@ TEST_F(Encode, ABadClipCostsNoOther) {
   EXPECT_EQ(json["clips"][1]["size_used"], (std::vector<int>{64, 64}));
   EXPECT_EQ(json["clips"][1]["bucket"], "64x64x17");
   EXPECT_EQ(json["clips"][1]["fps"], 16);
+}
+
+TEST_F(Encode, AFolderThatServedAnotherModelIsNamed) {
+  EXPECT_TRUE(run().warnings.empty());
+  ModelConfig other = small_model();
+  other.text_dim = 64;
+  const EncodeReport r = run(64, 2, {}, other);
+  EXPECT_EQ(r.encoded, 4);
+  ASSERT_EQ(r.warnings.size(), 1u);
+  EXPECT_NE(r.warnings[0].find("was made for the text encoder"), std::string::npos) << r.warnings[0];
+  EXPECT_TRUE(run(64, 2, {}, other).warnings.empty());
+  put(cache() + "/index.json", "{");
+  EXPECT_EQ(run(64, 2, {}, other).kept, 4) << "an index that nothing reads stops nobody";
 }
 
 TEST_F(Encode, NothingLeftKeepsTheOldIndex) {
