@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "bench/peers/guarded.h"
 #include "base/error.h"
 #include "vision/raft.h"
 
@@ -13,17 +14,6 @@ struct Session {
   InlineStream stream;
   Raft raft;
 };
-
-template <class F>
-int guarded(F body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
-}
 }  // namespace
 
 extern "C" {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "bench/peers/guarded.h"
 #include "vision/amt.h"
 #include "vision/musiq.h"
 
@@ -17,17 +18,6 @@ struct Session {
   std::unique_ptr<const Amt> amt;
   std::unique_ptr<const MusiqNetwork> musiq;
 };
-
-template <class F>
-int guarded(F body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
-}
 }  // namespace
 
 extern "C" {

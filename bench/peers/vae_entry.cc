@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "bench/peers/guarded.h"
 #include "base/error.h"
 #include "model/wan_vae.h"
 
@@ -16,17 +17,6 @@ struct Session {
 
 TensorView view(const float* p, int64_t c, int64_t t, int64_t h, int64_t w) {
   return {DType::kF32, {c, t, h, w}, reinterpret_cast<const std::byte*>(p)};
-}
-
-template <class F>
-int guarded(F body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
 }
 }  // namespace
 

@@ -58,15 +58,6 @@ inline void load_b(const uint16_t* b) {
   _tile_loadd(7, b + kTileElements, 64);
 }
 template <bool kLower>
-inline void multiply() {
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_dpbf16ps(1, 4, 7);
-  if constexpr (kLower) {
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-}
-template <bool kLower>
 __attribute__((noinline)) void two_panels(const Run& r, float* c, const uint16_t* a, const uint16_t* w) {
   __asm__ volatile("" ::: "memory");
   if (r.accumulate) {

@@ -38,15 +38,6 @@ inline void load_w(const uint16_t* w, int part) {
   _tile_loadd(6, w + part * 2 * kTileElements, 64);
   _tile_loadd(7, w + part * 2 * kTileElements + kTileElements, 64);
 }
-template <bool kLower>
-inline void multiply() {
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_dpbf16ps(1, 4, 7);
-  if constexpr (kLower) {
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-}
 
 // c (32,32) (+)= the strip's terms by a column pair's; `steps` of 32 terms. From product to product one operand changes. As in
 // tile-inl.h, the fences and the missing inlining keep loads and stores around the intrinsics in their places.

@@ -39,5 +39,16 @@ inline __m512 load_floats(const float* p, int64_t count) {
 }
 inline Parts load_parts(const float* p, int64_t count) { return parts_of(load_floats(p, count), load_floats(p + 16, count - 16)); }
 
+// Sums in tiles 0 to 3, rows of A in 4 and 5, of B in 6 and 7: the products of all, or without kLower of 4 alone.
+template <bool kLower>
+inline void multiply() {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if constexpr (kLower) {
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
 }  // namespace
 }  // namespace megaslide
