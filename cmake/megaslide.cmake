@@ -8,6 +8,8 @@ find_program(MOLD ld.mold)
 if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
+# Programs ask the loader for what they use, whatever the compiler's default is (it differs between systems, and with sanitizers).
+add_link_options(-Wl,--as-needed)
 
 # -ffp-contract=off: fused multiply-adds are written out where they are wanted, so that every
 # instruction set gives the same bits (spec: AdamW, codecs).

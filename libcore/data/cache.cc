@@ -45,15 +45,13 @@ void require_content(const SafetensorsFile& file, std::initializer_list<const Te
   }
 }
 
-std::string index_path(const std::string& dir) { return dir + "/index.json"; }
-
 }  // namespace
 
 CacheIdentity cache_identity(const ModelParts& parts) { return {codec_identity(parts), text_encoder_identity(parts)}; }
 
 LatentCache LatentCache::open(const std::string& dir) {
   std::error_code ignored;
-  if (!fs::exists(index_path(dir), ignored))
+  if (!fs::exists(cache_index_file(dir), ignored))
     throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), "make one with encode-clips");
   try {
     return read_index(dir);
@@ -63,7 +61,7 @@ LatentCache LatentCache::open(const std::string& dir) {
 }
 
 LatentCache LatentCache::read_index(const std::string& dir) {
-  const std::string path = index_path(dir);
+  const std::string path = cache_index_file(dir);
   CacheIndex index = parse_cache_index(read_file(path, kMaxJsonBytes), path);
   LatentCache cache;
   cache.dir_ = dir;
@@ -165,7 +163,7 @@ CacheLock::CacheLock(const std::string& dir) {
 CacheLock::~CacheLock() { ::close(fd_); }  // the file stays: removing it would let two processes lock two files
 
 void write_cache_index(const std::string& dir, const CacheIdentity& identity, const std::vector<CachedClip>& clips) {
-  write_file_atomic(index_path(dir), cache_index_text({identity, clips}));
+  write_file_atomic(cache_index_file(dir), cache_index_text({identity, clips}));
 }
 
 }  // namespace megaslide

@@ -35,6 +35,7 @@ struct CacheIndex {
 CacheIndex parse_cache_index(std::string_view text, const std::string& source);
 std::string cache_index_text(const CacheIndex& index);
 
+inline std::string cache_index_file(const std::string& cache) { return cache + "/index.json"; }
 inline constexpr const char* kEmptyTextFile = "empty_text.safetensors";
 
 }  // namespace megaslide

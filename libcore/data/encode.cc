@@ -137,7 +137,7 @@ class Run {
 
   // A folder holds the clips of one model: whose they were is said before its index goes.
   void note_other_model() {
-    const std::string path = options_.cache + "/index.json";
+    const std::string path = cache_index_file(options_.cache);
     std::error_code ignored;
     if (!fs::exists(path, ignored)) return;
     CacheIdentity before;

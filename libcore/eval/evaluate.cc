@@ -322,8 +322,9 @@ Evaluation evaluate(const EvalOptions& options, StopToken stop) {
   std::vector<std::string> metrics;
   for (const std::string& name : wanted)
     if (weights.serves(*find_dimension(name))) metrics.push_back(name);
-  ThreadPool pool(std::max(1, options.threads));
-  PartDevice device(options.backend, std::max(1, options.threads));
+  const int threads = std::max(1, options.threads);
+  ThreadPool pool(threads);
+  PartDevice device(options.backend, threads);
   const EvalNetworks networks(weights, metrics, options.compute, pool, options.static_filter, device.memory());
   e.networks = networks.used();
   measure_all(e, {metrics, networks, options.cache.empty() ? ScoreCache() : ScoreCache(options.cache), options.thumbnails,

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "eval/statistics.h"
-#include "kernels/stream.h"
 #include "vision/dynamic.h"
 #include "vision/frame_choice.h"
 #include "vision/preprocess.h"

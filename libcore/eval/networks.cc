@@ -7,7 +7,6 @@
 #include "base/sha256.h"
 #include "config/search_path.h"
 #include "eval/dimensions.h"
-#include "kernels/stream.h"
 
 namespace megaslide {
 namespace {

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "eval/weights.h"
+#include "kernels/stream.h"
 #include "text/clip_tokenizer.h"
 #include "vision/aesthetic.h"
 #include "vision/amt.h"
 #include "vision/clip.h"
 #include "vision/dino.h"
 #include "vision/musiq.h"
+#include "vision/place.h"
 #include "vision/raft.h"
 #include "vision/viclip.h"
 

@@ -30,6 +30,9 @@ void write_results(const Evaluation& e, const std::string& folder, const std::st
 // How pictures became colours, and whether VBench's static filter was applied.
 std::string decoder_text(const EvalOptions& options);
 std::string static_filter_text(const EvalOptions& options);
+// What the networks computed in and on, as --compute-dtype and --device take it.
+const char* compute_dtype_name(const EvalOptions& options);
+const char* device_name(const EvalOptions& options);
 // "0.943282", "inf"
 std::string format_score(double value);
 // Why dimensions are withheld: reason -> names, few reasons, in the order of dimensions().

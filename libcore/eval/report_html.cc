@@ -360,7 +360,7 @@ std::string provenance_section(const Evaluation& e) {
   if (!e.options.reference.empty()) lines.push_back("reference: " + e.options.reference);
   for (const auto& [name, n] : e.networks)
     lines.push_back(fmt::format("{}: {}, SHA-256 {}, published under {}", name, n.path, n.sha256, n.licence));
-  if (!e.networks.empty()) lines.push_back(fmt::format("products of networks in {} on {}", e.options.compute == DType::kBF16 ? "bf16" : "fp32", e.options.backend == Backend::kCuda ? "cuda" : "cpu"));
+  if (!e.networks.empty()) lines.push_back(fmt::format("products of networks in {} on {}", compute_dtype_name(e.options), device_name(e.options)));
   for (const DimensionResult& r : e.dimensions) {
     if (!r.imported_from.empty()) lines.push_back(fmt::format("{}: imported from {}", r.name, r.imported_from));
   }

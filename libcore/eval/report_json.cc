@@ -92,8 +92,8 @@ Json provenance_json(const Evaluation& e) {
   for (const auto& [name, n] : e.networks) weights[name] = {{"path", n.path}, {"sha256", n.sha256}, {"published_licence", n.licence}};
   j["weights"] = std::move(weights);
   if (!e.networks.empty()) {
-    j["compute_dtype"] = o.compute == DType::kBF16 ? "bf16" : "fp32";
-    j["device"] = o.backend == Backend::kCuda ? "cuda" : "cpu";
+    j["compute_dtype"] = compute_dtype_name(o);
+    j["device"] = device_name(o);
   }
   j["static_filter"] = static_filter_text(o);
   j["bootstrap"] = {{"resamples", 2000}, {"seed", o.seed}, {"interval", "percentile, 95%"}};

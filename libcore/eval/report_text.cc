@@ -91,6 +91,10 @@ std::string format_score(double value) {
   return fmt::format("{:.6f}", value);
 }
 
+const char* compute_dtype_name(const EvalOptions& options) { return options.compute == DType::kBF16 ? "bf16" : "fp32"; }
+
+const char* device_name(const EvalOptions& options) { return options.backend == Backend::kCuda ? "cuda" : "cpu"; }
+
 std::string decoder_text(const EvalOptions& options) { return options.compat ? "libav, BT.601 as OpenCV" : "libav, by colour tags"; }
 
 std::string static_filter_text(const EvalOptions& options) {

@@ -17,9 +17,8 @@ namespace {
 constexpr int64_t kHalo = 8;
 
 // Mean of all values of both pictures with their padding, on a scale of 0 … 1.
-double mean_value(const PictureCells& places, const uint8_t* const (&rgb)[2], int64_t height, int64_t width) {
+double mean_value(const PictureCells& p, const uint8_t* const (&rgb)[2], int64_t height, int64_t width) {
   uint64_t sum = 0;
-  const PictureCells& p = places;
   for (const uint8_t* bytes : rgb)
     for (int64_t y = 0; y < height; ++y) {
       const uint8_t* row = bytes + 3 * p.width * std::clamp<int64_t>(y - p.top, 0, p.height - 1);

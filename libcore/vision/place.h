@@ -18,11 +18,6 @@ class Place {
 
   Stream& stream() const { return *stream_; }
   ModelMemory* device() const { return device_; }  // null: the processor
-  HostTensor to_host(const void* from, DType dtype, Shape shape) const {
-    HostTensor out(dtype, std::move(shape));
-    download(out.data(), from, out.bytes());
-    return out;
-  }
   // Of what the stream's work so far leaves there; waits for it.
   void download(void* to, const void* from, int64_t bytes) const;
   // Waits for the stream's work so far.
@@ -58,7 +53,11 @@ class PlacedTensor {
   }
   const float* f32() const { return const_cast<PlacedTensor*>(this)->f32(); }
   // A copy in the processor's memory, once the work so far is done.
-  HostTensor to_host(const Place& place) const { return place.to_host(data(), dtype_, shape_); }
+  HostTensor to_host(const Place& place) const {
+    HostTensor out(dtype_, shape_);
+    place.download(out.data(), data(), out.bytes());
+    return out;
+  }
 
  private:
   DType dtype_ = DType::kF32;

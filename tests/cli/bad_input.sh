@@ -2,22 +2,13 @@
 # What people get wrong, with every program: exit status, stream, message and what helps. Usage: bad_input.sh BIN-DIR SOURCE-DIR
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/tiny_run.sh"
 bin=$1 source=$2
 export PATH=$bin:$PATH
 mkdir "$temporary/work"
 cd "$temporary/work" || exit 1
 
-mkdir clips
-cp "$source"/tests/data/clips/{tree,street}.{mp4,txt} clips/
-shard-weights --init tiny -o model --seed 1 -q >/dev/null || fail "no model"
-encode-clips clips -o cache --model model --size 64x64 --num-frames 9 -q >/dev/null || fail "no cache"
-cat >run.yaml <<'YAML'
-model: {path: model}
-data: {cache: cache}
-train: {max_train_steps: 1}
-stream: {link: {kind: emulated}}
-output: {output_dir: run}
-YAML
+tiny_run "$source" || fail "no model or cache"
 
 # Configurations: position, key, what was expected; all at once
 printf 'model: {path: model}\ndata: {cache: cache}\ntrain:\n  sed: 1\noutput: {output_dir: run}\n' >bad.yaml

@@ -2,6 +2,7 @@
 # Makes the mistakes that docs/troubleshooting.md speaks of, each with the program that people make it with, and prints what
 # the programs say. Usage: provoke.sh BIN-DIR SOURCE-DIR
 set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/tiny_run.sh"
 bin=$(realpath "$1") source=$(realpath "$2")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -23,17 +24,7 @@ say() {
 }
 quietly() { "$@" >/dev/null 2>&1 || say 0 "$@"; }
 
-mkdir clips
-cp "$source"/tests/data/clips/{tree,street}.{mp4,txt} clips/
-quietly shard-weights --init tiny -o model --seed 1
-quietly encode-clips clips -o cache --model model --size 64x64 --num-frames 9
-cat >run.yaml <<'YAML'
-model: {path: model}
-data: {cache: cache}
-train: {max_train_steps: 1}
-stream: {link: {kind: emulated}}
-output: {output_dir: run}
-YAML
+tiny_run "$source" || say 0 tiny_run
 quietly finetune run.yaml
 
 # Command line and configuration
