@@ -47,15 +47,19 @@ EvalNetworks::EvalNetworks(const WeightsReport& weights, const std::vector<std::
     return file;
   };
   if (wanted("dino_vitb16")) dino_ = std::make_unique<DinoNetwork>(DinoNetwork::load(place, open("dino_vitb16"), compute));
-  if (wanted("clip_vit_b32")) clip_b32_ = std::make_unique<ClipNetwork>(ClipNetwork::load(place, open("clip_vit_b32"), compute));
-  if (wanted("clip_vit_l14")) clip_l14_ = std::make_unique<ClipNetwork>(ClipNetwork::load(place, open("clip_vit_l14"), compute));
+  // One dimension compares pictures with a text; to the others a text tower is memory alone.
+  const bool styles = wanted("clip_vit_b32") && std::ranges::find(dimensions, "appearance_style") != dimensions.end();
+  const auto load_clip = [&](const char* network, ClipTowers towers) {
+    return std::make_unique<ClipNetwork>(ClipNetwork::load(place, open(network), compute, towers));
+  };
+  if (wanted("clip_vit_b32")) clip_b32_ = load_clip("clip_vit_b32", styles ? ClipTowers::kImageAndText : ClipTowers::kImage);
+  if (wanted("clip_vit_l14")) clip_l14_ = load_clip("clip_vit_l14", ClipTowers::kImage);
   if (wanted("aesthetic_head") && clip_l14_)
     aesthetic_head_ = std::make_unique<AestheticHead>(AestheticHead::load(open("aesthetic_head"), clip_l14_->embed()));
   if (wanted("viclip_l14")) viclip_ = std::make_unique<ViclipNetwork>(ViclipNetwork::load(place, open("viclip_l14"), compute));
   if (static_filter || wanted("raft_things")) raft_ = std::make_unique<Raft>(place, open("raft_things", "module."));
   if (wanted("amt_s")) amt_ = std::make_unique<Amt>(place, open("amt_s"));
   if (wanted("musiq_spaq")) musiq_ = std::make_unique<MusiqNetwork>(MusiqNetwork::load(place, open("musiq_spaq")));
-  const bool styles = clip_b32_ && std::ranges::find(dimensions, "appearance_style") != dimensions.end();
   if (!styles && !viclip_) return;
   load_tokenizer(weights);
   if (styles) require_vocabulary(clip_b32_->vocabulary(), used_.at("clip_vit_b32").path);

@@ -47,7 +47,7 @@ const std::vector<std::string>& buffers() {
 
 }  // namespace
 
-ClipNetwork ClipNetwork::load(const Place& place, const NetworkWeights& file, DType compute) {
+ClipNetwork ClipNetwork::load(const Place& place, const NetworkWeights& file, DType compute, ClipTowers towers) {
   const Names& n = file.has(hugging_face().class_token) ? hugging_face() : openai();
   const TransformerShape shape = transformer_shape(file, n.blocks, kEps, MlpActivation::kQuickGelu, false);
   std::map<std::string, Shape> expected;
@@ -82,7 +82,7 @@ ClipNetwork ClipNetwork::load(const Place& place, const NetworkWeights& file, DT
   c.after_ = AffineNorm(place, file, n.after, kEps);
   c.transformer_ = {place, file, shape, n.blocks, compute};
   c.projection_ = {place, n.projection_from_right ? transposed(projection) : projection.clone(), {}, Products::kFloat};
-  c.text_ = {place, file, text, n.text, compute};
+  if (towers == ClipTowers::kImageAndText) c.text_ = TextTower(place, file, text, n.text, compute);
   return c;
 }
 

@@ -102,6 +102,18 @@ TEST(Clip, FilesThatAreNotItAreRefused) {
   expect_contains(error(AlteredWeights("clip_openai").drop("visual.positional_embedding").add("visual.positional_embedding", even)), "1 + g² places");
 }
 
+TEST(Clip, PicturesNeedNoTextTower) {
+  InlineStream stream;
+  const ClipNetwork both = ClipNetwork::load(stream, vbench_weights("clip_openai"));
+  const ClipNetwork image = ClipNetwork::load(stream, vbench_weights("clip_openai"), DType::kF32, ClipTowers::kImage);
+  HostTensor picture(DType::kF32, {3, 224, 224});
+  for (int64_t i = 0; i < picture.elements(); ++i) picture.f32()[i] = static_cast<float>(i % 97) / 97 - 0.5F;
+  const HostTensor a = both.image_features(stream, picture), b = image.image_features(stream, picture);
+  ASSERT_EQ(b.elements(), image.embed());
+  EXPECT_TRUE(std::equal(a.f32(), a.f32() + a.elements(), b.f32()));
+  EXPECT_DEATH(image.text_features(stream, {1, 2}), "text tower");
+}
+
 TEST(Clip, OtherPicturesAndTextsAreRefused) {
   InlineStream stream;
   const ClipNetwork clip = ClipNetwork::load(stream, vbench_weights("clip_openai"));
