@@ -58,7 +58,7 @@ int run_self_test(Tool& tool, const FinetuneArguments& a) {
   self_test(options, [&](const SelfTestComparison& c) {
     all = all && c.equal();
     if (tool.flags.json) json += fmt::format("{}{{\"name\":\"{}\",\"equal\":{},\"hash\":\"{}\"}}", json.empty() ? "" : ",", c.name, c.equal(), c.got);
-    else tool.print("{:<46} {}  {}\n", c.name, c.got.substr(0, 16), c.equal() ? "equal" : "DIFFERS from " + c.expected.substr(0, 16));
+    else tool.print("{:<54} {}  {}\n", c.name, c.got.substr(0, 16), c.equal() ? "equal" : "DIFFERS from " + c.expected.substr(0, 16));
     tool.flush();
   });
   if (tool.flags.json) tool.print("{{\"comparisons\":[{}],\"equal\":{}}}\n", json, all);

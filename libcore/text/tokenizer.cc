@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json_cursor.h"
 #include "base/library_versions.h"
 #include "base/sha256.h"
 #include "text/spiece_model.h"
@@ -35,16 +36,17 @@ Tokenizer::Tokenizer(std::string_view bytes, const std::string& source, std::opt
   const SentencePieceModel model = parse_sentencepiece_model(bytes, source);
   try {
     const auto status = impl_->processor.LoadFromSerializedProto(serialize_sentencepiece_model(model));
-    if (!status.ok()) throw Error(fmt::format("{}: sentencepiece: {}", source, status.ToString()), kDamaged);
+    if (!status.ok()) throw Error(fmt::format("{}: sentencepiece: {}", source, quote_for_message(status.ToString())), kDamaged);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw Error(fmt::format("{}: sentencepiece: {}", source, e.what()), kDamaged);
+    throw Error(fmt::format("{}: sentencepiece: {}", source, quote_for_message(e.what())), kDamaged);
   }
   impl_->end = impl_->processor.eos_id();
   impl_->unknown = impl_->processor.unk_id();
   if (impl_->end < 0)
-    throw Error(fmt::format("{}: has no control piece \"{}\" for the end of a text", source, model.end), "use the tokenizer that came with the text encoder");
+    throw Error(fmt::format("{}: has no control piece {} for the end of a text", source, quote_for_message(model.end)),
+                "use the tokenizer that came with the text encoder");
   const bool wanted = unknown ? *unknown == UnknownCharacters::kBytes : model.byte_fallback;
   impl_->bytes = wanted && model.all_bytes;
 }
