@@ -12,6 +12,7 @@ namespace megaslide {
 namespace {
 
 constexpr int64_t kMaxPixels = int64_t{1} << 28;  // as for video
+constexpr int64_t kMostDeflated = 1032;           // bytes that one of deflate's can stand for
 
 struct Image {
   png_image raw{};
@@ -43,6 +44,9 @@ Picture decode_png(const std::string& bytes) {
     throw Error(fmt::format("not a readable PNG: {}", image.raw.message), "fetch or export the picture again");
   const int64_t width = image.raw.width, height = image.raw.height;
   if (width * height > kMaxPixels) throw Error(fmt::format("a PNG of {}x{} pixels is too large", width, height), "scale it down");
+  // A pixel has a bit at least: memory for a size that the file cannot fill is never asked for.
+  if (width * height / 8 / kMostDeflated > static_cast<int64_t>(bytes.size()))
+    throw Error(fmt::format("a damaged PNG: {}x{} pixels in {} bytes", width, height, bytes.size()), "fetch or export the picture again");
   image.raw.format = PNG_FORMAT_RGB;
   Picture p{width, height, std::vector<uint8_t>(static_cast<size_t>(width * height * 3))};
   const png_color black = {0, 0, 0};

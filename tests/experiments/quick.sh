@@ -35,5 +35,11 @@ make_quick memory throughput codecs precision quality >"$work/second.txt" 2>&1 |
 again=$(find "$work/out" -path '*/rows/*.json' -newer "$work/first.txt" | wc -l)
 ((again == 0)) || complain "$again rows were made again"
 
+# Rows that went into the tree come back as they were.
+mkdir "$work/results"
+jq -c '{target}, .rows[]' "$work/out/precision.json" >"$work/results/precision.jsonl"
+bash "$source/configs/experiments/recipes/restore.sh" "$work/results" "$work/restored" >"$work/restored.txt" 2>&1 || cat "$work/restored.txt"
+diff -r "$work/out/precision/rows" "$work/restored/precision/rows" || complain "rows came back otherwise"
+
 ((bad)) || echo "$(jq -s 'map(.rows | length) | add' "$work"/out/*.json) rows, nothing to complain about"
 exit "$bad"

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -7,12 +8,15 @@
 #include "base/error.h"
 #include "io/contact_sheet.h"
 #include "tests/video/video_testing.h"
+#include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 
 namespace megaslide {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::error_of;
+using testing_support::expect_contains;
 using testing_support::TemporaryFolder;
 
 std::string file_bytes(const std::string& path) {
@@ -123,6 +127,13 @@ TEST(Png, RoundTripAndDamage) {
   const std::string bytes = encode_png(p);
   EXPECT_EQ(decode_png(bytes).rgb, p.rgb);
   EXPECT_THROW(decode_png("no PNG at all"), Error);
+  // 16000x16000 pixels in the same few bytes: refused before memory is asked for.
+  std::string huge = bytes;
+  for (const size_t at : {16, 20}) huge.replace(at, 4, {'\0', '\0', '\x3E', '\x80'});
+  const std::string ihdr = huge.substr(12, 17);
+  const auto sum = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(ihdr.data()), 17));
+  for (int i = 0; i < 4; ++i) huge[static_cast<size_t>(29 + i)] = static_cast<char>(sum >> (24 - 8 * i));
+  expect_contains(error_of([&] { decode_png(huge); }), "16000x16000 pixels in");
   for (size_t n = 0; n < bytes.size() - 12; n += 17) EXPECT_THROW(decode_png(bytes.substr(0, n)), Error) << n;
 }
 

@@ -102,7 +102,7 @@ version() { git -c safe.directory='*' describe --always --dirty 2>/dev/null || r
 # finds a row by its id, `rows` those whose id begins so.
 finish() {
   local id
-  for id in "${ids[@]}"; do cat "$WORK/rows/$id.json"; done | jq -s 'map(del(.inputs))' >"$WORK/rows.json"
+  for id in "${ids[@]}"; do cat "$WORK/rows/$id.json"; done | jq -s . >"$WORK/rows.json"
   cat "$HERE/recipes/interval.jq" "$HERE/recipes/document.jq" - >"$WORK/document.jq"
   jq --arg target "$TARGET" --arg title "$1" --arg date "$(date -u +%F)" --arg machine "$(machine)" --arg version "$(version)" \
     --argjson quick "$(either true false)" --argjson seconds $((SECONDS - started)) --arg work "$TARGET" -f "$WORK/document.jq" "$WORK/rows.json" >"$OUT/$TARGET.json.new"

@@ -30,6 +30,8 @@ for seed in "${seeds[@]}"; do
 done
 motion_cache pretraining "$(either 12 192)" 7 "$short" "$WORK/initial-1"
 for seed in "${seeds[@]}"; do
+  # A row that was restored has no model.
+  [[ -d $WORK/runs/base.$seed/latest ]] || rm -f "$WORK/rows/base.$seed.json"
   KEEP=1 train "base.$seed" "$HERE/runs/quality.yaml" --set model.attention=dense --set "model.path=$WORK/initial-$seed" --set "data.cache=$WORK/pretraining/cache-$short" \
     --set "train.seed=$seed" --set "train.max_train_steps=$pretraining" --set "train.validate_every_n_steps=$every"
 done
@@ -67,26 +69,25 @@ for data in "${datasets[@]}"; do
   esac
 done
 
-# score ID PATH: what eval-vbench says of a folder of videos. Dimensions whose networks are not there are withheld.
+# score ID PATH [COMMAND...]: what eval-vbench says of a folder of videos, which the command makes. Dimensions whose networks are not
+# there are withheld.
 score() {
   local flags=()
   [[ -z ${WEIGHTS:-} ]] || flags=(--weights "$WEIGHTS")
   begin "$1" eval-vbench "$2" "${flags[@]}" --json || return 0
+  "${@:3}"
   run eval-vbench "$2" "${flags[@]}" --json -q >"$WORK/answer"
   jq '{videos: ([.dimensions[].n] | max), dimensions: (.dimensions | map_values(.raw)), withheld}' "$WORK/answer" | keep measured
 }
-# sampled ID MODEL DATA LENGTH: videos of the first prompts, and their scores.
-sampled() {
+sample() { # sample ID MODEL DATA LENGTH: videos of the first prompts
   local folder=$WORK/samples/$1
-  if [[ ! -e $folder/made || ! -s $WORK/rows/score.$1.json ]]; then
-    rm -rf "$folder"
-    mkdir -p "$folder" "$WORK/sheets"
-    run sample-video "$2" --prompts "$WORK/$3/prompts.txt" -o "$folder/videos" --num-frames "$4" --size 64x64 --steps "$solver_steps" --seed 1 -q \
-      --contact-sheet "$WORK/sheets/$1.png" >/dev/null
-    touch "$folder/made"
-  fi
-  score "score.$1" "$folder/videos"
+  [[ -d $2 ]] || fail "$2 is gone: remove its row in $WORK/rows, and make it again"
+  rm -rf "$folder"
+  mkdir -p "$folder" "$WORK/sheets"
+  run sample-video "$2" --prompts "$WORK/$3/prompts.txt" -o "$folder/videos" --num-frames "$4" --size 64x64 --steps "$solver_steps" --seed 1 -q \
+    --contact-sheet "$WORK/sheets/$1.png" >/dev/null
 }
+sampled() { score "score.$1" "$WORK/samples/$1/videos" sample "$@"; }
 
 for data in "${datasets[@]}"; do
   for n in "$short" "$long"; do

@@ -16,7 +16,7 @@ mkdir -p "$to"
 rm -f "$to"/*.jsonl "$to"/*.svg "$to"/*.md
 # Traces and pictures of samples stay behind; a row keeps what its target's tables are made of.
 for document in "${documents[@]}"; do
-  jq -c '{target, title, date, machine, version, seconds}, (.rows[] | {id, kind, date, load, command, values} | if .load == null then del(.load) else . end)' "$document" >"$to/$(basename "$document" .json).jsonl"
+  jq -c '{target, title, date, machine, version, seconds}, (.rows[] | {id, kind, date, load, command, inputs, values} | if .load == null then del(.load) else . end)' "$document" >"$to/$(basename "$document" .json).jsonl"
 done
 cp "$from"/plots/*.svg "$to/"
 {
