@@ -9,8 +9,8 @@ arguments=(BIN="$BIN" OUT="$PWD/$folder")
 # The quick form has the least that makes every kind of row.
 if quick; then arguments+=(SEEDS=1 STEPS=8 EVERY=4 WARMUP=2 CLIPS=40 HELD_OUT=2 PROMPTS=2 "VARIANTS=zero-377 zero-333 full-motion dense"); fi
 say "make -C $HERE/motion"
-# Of a make around this one nothing is taken over: it would hand down its jobs.
-env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make --no-print-directory -C "$HERE/motion" "${arguments[@]}" JOBS=2 >&2
+# Of a make around this one nothing is taken over: it would hand down its jobs, and variables that mean something else there.
+env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u CLIPS -u DATA -u QUICK -u WEIGHTS make --no-print-directory -C "$HERE/motion" "${arguments[@]}" JOBS=2 >&2
 [[ -s $folder/report.md ]] || fail "$folder has no report.md"
 cp "$folder/curves.svg" "$WORK/curves.svg"
 if begin report make -C "$HERE/motion" "${arguments[@]:2}" "$(sha256sum "$folder/report.md" | cut -c1-8)"; then
