@@ -20,6 +20,8 @@ forward_seconds() {
 # traced ID ARGUMENT...: a plan with its trace, kept in $WORK/ID.trace.json where TRACE=1.
 traced() {
   local trace=$WORK/$1.trace.json status=0
+  # A row that was restored has no trace.
+  [[ ${TRACE:-0} != 1 || -s $trace ]] || rm -f "$WORK/rows/$1.json"
   begin "$1" plan-memory "${@:2}" --trace "$trace" --json || return 0
   run plan-memory "${@:2}" --trace "$trace" --json -q >"$WORK/answer" || status=$?
   ((status == 0 || status == 3)) || fail "$row_command: exit $status"
@@ -78,6 +80,7 @@ fi
 for mode in async sync device; do
   mode_flags $mode
   trace=$WORK/run.$mode.trace.json
+  [[ -s $trace ]] || rm -f "$WORK/rows/run.$mode.json"
   train "run.$mode" "$HERE/runs/throughput.yaml" "${set_flags[@]}" --set "model.path=$DATA/model" --set "data.cache=$DATA/cache" --set "train.max_train_steps=$steps" --trace "$trace"
   begin "run-forward.$mode" make -C $HERE throughput "# from the beginning of the last step until velocity_loss in $trace" || continue
   jq -n --argjson forward "$(forward_seconds "$trace")" '{forward_seconds: $forward}' | keep measured
