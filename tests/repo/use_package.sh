@@ -38,6 +38,9 @@ plan-memory --model wan2.1-t2v-14b --machine h200-1.5tb --num-frames 81 --size 8
 say "The demo with the installed programs"
 "$tree/scripts/demo" --installed --steps 100 --output "$work/demo" 2>&1 | tail -24
 
+say "The commands of docs/tutorial.md with the installed programs"
+"$tree/tests/docs/run.sh" "$tree/docs/tutorial.md" /usr/bin "$tree"
+
 say "apt-get remove megaslide"
 apt-get -q remove -y megaslide | tail -1
 left=$(find /usr /etc /var/lib /opt -iname '*megaslide*' ! -path '/var/lib/dpkg/*' ! -path '/var/cache/*')
