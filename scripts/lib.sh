@@ -1,6 +1,9 @@
 # Shared by the scripts beside it: `source` it from bash with `set -euo pipefail`.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# The targets that are installed.
+# shellcheck disable=SC2034  # used by the scripts that source this one
+PROGRAMS=(shard-weights encode-clips plan-memory finetune sample-video bench-dsa eval-vbench megaslide_video man_pages)
 
 say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
 fail() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves that nothing installed by hand counts: makes a bare Debian in a folder, copies the tracked source in, and runs
-# a script of the project inside it as root. Not part of CI: it needs root, debootstrap, a Debian mirror and 4 GiB.
+# Proves that nothing installed by hand counts: makes a bare Debian in a folder, clones the source into it, and runs a
+# script of the project inside it as root. Not part of CI: it needs root, debootstrap, a Debian mirror and 4 GiB.
 set -euo pipefail
 
 usage() {
@@ -10,6 +10,8 @@ usage: tests/repo/bare_root.sh SUITE DIR [COMMAND...]
   SUITE    bookworm or trixie (debootstrap must know it)
   DIR      where the root lies; made when absent, kept for the next run
   COMMAND  run in the source folder of the root; default: scripts/demo
+
+The source is a clone of what is committed here. The command runs without a terminal and without a locale.
 
 BARE_ROOT_MIRROR names the mirror (default: http://deb.debian.org/debian). A proxy in apt's configuration or in
 http_proxy of the calling shell is carried into the root. BARE_ROOT_CCACHE names a folder for the compiler's cache: with it a
@@ -65,13 +67,10 @@ for extra in /usr/local/share/ca-certificates /etc/ssl/certs; do
   if [[ -d $extra ]]; then mkdir -p "$root$extra" && cp -rLn "$extra/." "$root$extra/" 2>/dev/null || true; fi
 done
 
-# The tracked files only, as a clone would have them.
 rm -rf "$root/src/megaslide"
-mkdir -p "$root/src/megaslide"
-git -C "$source_dir" -c safe.directory='*' ls-files -z |
-  tar -C "$source_dir" --null --no-recursion --ignore-failed-read -T - -cf - | tar -C "$root/src/megaslide" -xf -
+git -c safe.directory='*' clone -q --depth 1 "file://$source_dir" "$root/src/megaslide"
 
-environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8)
+environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb)
 # Paths relative to the build folder, so that trees in other folders find each other's objects.
 if [[ -n ${BARE_ROOT_CCACHE:-} ]]; then environment+=(CCACHE_DIR=/var/cache/ccache CCACHE_BASEDIR=/ CCACHE_NOHASHDIR=1); fi
 for name in http_proxy https_proxy no_proxy; do
@@ -79,6 +78,6 @@ for name in http_proxy https_proxy no_proxy; do
 done
 echo "== in $suite: $*" >&2
 started=$SECONDS status=0
-chroot "$root" /usr/bin/env -i "${environment[@]}" /bin/sh -c 'cd /src/megaslide && exec "$@"' sh "$@" || status=$?
+chroot "$root" /usr/bin/env -i "${environment[@]}" /bin/sh -c 'cd /src/megaslide && exec "$@"' sh "$@" </dev/null || status=$?
 echo "== $suite: exit $status after $((SECONDS - started)) s" >&2
 exit "$status"

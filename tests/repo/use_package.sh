@@ -17,6 +17,7 @@ dpkg-query -W -f '${Package} ${Version} ${Architecture}: ${Installed-Size} KiB\n
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+home_before=$(find ~ | sort)
 say "finetune --version"
 finetune --version
 say "man finetune"
@@ -38,8 +39,17 @@ plan-memory --model wan2.1-t2v-14b --machine h200-1.5tb --num-frames 81 --size 8
 say "The demo with the installed programs"
 "$tree/scripts/demo" --installed --steps 100 --output "$work/demo" 2>&1 | tail -24
 
+say "The commands of docs/tutorial.md with the installed programs"
+"$tree/tests/docs/run.sh" "$tree/docs/tutorial.md" /usr/bin "$tree"
+
 say "apt-get remove megaslide"
+dpkg-query -L megaslide >installed
 apt-get -q remove -y megaslide | tail -1
-left=$(find /usr /etc /var/lib /opt -iname '*megaslide*' ! -path '/var/lib/dpkg/*' ! -path '/var/cache/*')
+left=$(
+  while IFS= read -r path; do [[ ! -e $path || -d $path ]] || echo "$path"; done <installed
+  find /usr /etc /var /opt /run /srv -xdev -iname '*megaslide*' ! -path '/var/cache/ccache/*'
+  comm -13 <(echo "$home_before") <(find ~ ! -name .bash_history | sort)
+  dpkg-query -W megaslide 2>/dev/null || true
+)
 [[ -z $left ]] || fail "removed, and left behind: $left"
 say "Everything worked"
