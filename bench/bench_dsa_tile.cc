@@ -94,9 +94,11 @@ void dense(benchmark::State& b, DType dtype, bool backward) {
 }
 
 constexpr bool kForward = false, kBackward = true;
+// NOLINTBEGIN(bugprone-macro-parentheses): a name of a benchmark, not an expression
 #define MS_DSA(name, mode, dtype, kernel)                                                                    \
   BENCHMARK_CAPTURE(dsa, name/forward, mode, dtype, kernel, kForward)->Args({6, 30, 52})->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMillisecond); \
   BENCHMARK_CAPTURE(dsa, name/backward, mode, dtype, kernel, kBackward)->Args({6, 30, 52})->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMillisecond)
+// NOLINTEND(bugprone-macro-parentheses)
 MS_DSA(full/bf16/tile, DsaOffsetMode::kFull, DType::kBF16, DsaKernel::kTile);
 MS_DSA(slice/bf16/tile, DsaOffsetMode::kSlice, DType::kBF16, DsaKernel::kTile);
 MS_DSA(full/f32/tile, DsaOffsetMode::kFull, DType::kF32, DsaKernel::kTile);

@@ -33,6 +33,7 @@ void conv(benchmark::State& b, DType dtype) {
   const PackedConv c = random_convolution(stream, {.in = in, .out = out, .kt = 3, .kh = 3, .kw = 3}, dtype);
   const FrameLayout from{h, w, in, dtype}, to{h, w, out, dtype};
   std::vector<HostTensor> frames;
+  frames.reserve(3);
   for (int i = 0; i < 3; ++i) frames.emplace_back(dtype, Shape{from.elements()});
   HostTensor raw(dtype, {to.elements()}), normed(dtype, {to.elements()}), residual(dtype, {to.elements()});
   const HostTensor gamma = numbers({(out + kConvPanel - 1) / kConvPanel * kConvPanel}, 1);

@@ -55,7 +55,7 @@ BlockStack::BlockStack(const ModelConfig& config, const BatchShape& shape, DType
   dmodulation_ = memory(shape.timesteps() * kSlots * width_ * 4);
   DropStream drop;
   Workspace dry;
-  auto* nowhere = reinterpret_cast<float*>(uintptr_t{1} << 40);
+  auto* nowhere = reinterpret_cast<float*>(uintptr_t{1} << 40);  // NOLINT(performance-no-int-to-ptr): a dry run only compares it with null
   const Conditioning c{nowhere, nowhere, nowhere, nowhere};
   first.forward({drop, dry, shape, dtype, nowhere, nowhere}, c, nowhere, nowhere, nullptr);
   first.forward({drop, dry, shape, dtype, nowhere, nowhere}, c, nowhere, nowhere, nowhere);

@@ -75,7 +75,7 @@ while IFS='|' read -r name model repeats sets; do
   for s in $sets "train.max_train_steps=$steps" "model.path=$work/$model" "data.cache=$work/cache-$clips"; do arguments+=(--set "$s"); done
   echo '{}' >"$work/run.yaml"
   ratios=()
-  for i in $(seq "$repeats"); do
+  for _ in $(seq "$repeats"); do
     rm -rf "$work/out"
     "$bin/plan-memory" --calibrate --run "$work/run.yaml" "${arguments[@]}" -o "$work/machine.yaml" -q >/dev/null
     "$bin/plan-memory" --run "$work/run.yaml" "${arguments[@]}" --machine "$work/machine.yaml" --json >"$work/plan.json" || true

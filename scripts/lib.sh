@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts beside it: `source` it from bash with `set -euo pipefail`.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -27,7 +27,7 @@ constexpr int64_t kGroup = 64;  // elements between fetches: one line of bytes, 
 HWY_INLINE void FetchGroup(const void* array, int64_t i, int64_t width) {
   const auto at = reinterpret_cast<uintptr_t>(array) + static_cast<uintptr_t>((i + kAhead) * width);
   for (int64_t line = 0; line < width; ++line)
-    hwy::Prefetch(reinterpret_cast<const std::byte*>(at + static_cast<uintptr_t>(line) * 64));
+    hwy::Prefetch(reinterpret_cast<const std::byte*>(at + static_cast<uintptr_t>(line) * 64));  // NOLINT(performance-no-int-to-ptr): beyond the end
 }
 
 // The masters of a chunk of at most kMomentBlock elements from `begin` on; elements of it are counted from 0.

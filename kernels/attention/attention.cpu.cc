@@ -223,10 +223,10 @@ double window_attention_pairs(const WindowShape& s) {
   return pairs;
 }
 
-Cost attention_cost(double pair_elements, double q_elements, double kv_elements, double element_bytes, bool backward) {
-  const double inputs = element_bytes * (q_elements + 2 * kv_elements);
-  if (!backward) return {KernelClass::kAttention, 4 * pair_elements, inputs + 4 * q_elements};
-  return {KernelClass::kAttention, 10 * pair_elements, inputs + 12 * q_elements + 8 * kv_elements};
+Cost attention_cost(double pairs, double query_elements, double key_elements, double element_bytes, bool backward) {
+  const double inputs = element_bytes * (query_elements + 2 * key_elements);
+  if (!backward) return {KernelClass::kAttention, 4 * pairs, inputs + 4 * query_elements};
+  return {KernelClass::kAttention, 10 * pairs, inputs + 12 * query_elements + 8 * key_elements};
 }
 Cost dense_attention_forward_cost(float*, float*, const void*, const void*, const void*, void*, AttentionShape s,
                                   DType t) {

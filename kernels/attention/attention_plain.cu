@@ -70,7 +70,7 @@ __device__ void store_rows(float* to, const float (&sum)[kRows][NC], const Seque
 // Which sequence and which 32 rows of it a block has.
 struct Place {
   int sequence, first;
-  __device__ Place(int rows) {
+  __device__ explicit Place(int rows) {
     const int tiles = (rows + kTile - 1) / kTile;
     sequence = static_cast<int>(blockIdx.x) / tiles;
     first = static_cast<int>(blockIdx.x) % tiles * kTile;

@@ -27,7 +27,7 @@ size_t tile_attention_forward_scratch(const TileHead& head);
 // Queries [begin, end), begin a multiple of kTileQueries. scratch: 64-byte aligned.
 inline constexpr int64_t kTileQueries = 64;
 void tile_attention_forward(TileUnit unit, const TileHead& head, int64_t begin, int64_t end,
-                            const TileHeadResult& result, void* scratch);
+                            const TileHeadResult& o, void* scratch);
 
 struct TileHeadGradient {
   const float *out, *dout;  // strides as q

@@ -22,7 +22,7 @@ MS_OPTIONAL CausalAttentionForward causal_attention_forward;
 
 // The plain twin, fp64 inside.
 namespace reference {
-void causal_attention_forward(float* out, const float* q, const float* k, const float* v, int64_t n, int64_t heads, int64_t head_dim, double scale);
+void causal_attention_forward(float* out, const float* q, const float* k, const float* v, int64_t n, int64_t heads, int64_t d, double scale);
 }
 
 // Two products of every pair that is seen; an exponential counts 16 operations.

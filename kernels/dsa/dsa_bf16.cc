@@ -38,26 +38,26 @@ inline int64_t weights_row(const DsaHalo& h) { return (dsa_plane_keys(h) / 32 | 
 }  // namespace
 
 // As tiles of B whose columns are keys: [rows · columns/16][width/32].
-void dsa_bf16_pack_keys(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane) {
+void dsa_bf16_pack_keys(uint16_t* plane, const uint16_t* keys, int64_t stride, int64_t d, const DsaHalo& h, int64_t index) {
   const int64_t width = up32(d);
   for (int64_t r = 0; r < h.rows_there; ++r)
     for (int64_t c = 0; c < h.columns; c += 16)
-      for (int64_t e = 0; e < width; e += 32, b += kTileElements)
-        pack_tile_of_rows(b, x + (dsa_row_token(h, plane, r) + c) * stride + e, stride, h.columns_there - c, d - e);
+      for (int64_t e = 0; e < width; e += 32, plane += kTileElements)
+        pack_tile_of_rows(plane, keys + (dsa_row_token(h, index, r) + c) * stride + e, stride, h.columns_there - c, d - e);
 }
 
 // As tiles of B whose pairs of rows are the keys of one column in rows 2i and 2i + 1: [rows/2 · columns/16][width/16].
-void dsa_bf16_pack_values(uint16_t* b, const uint16_t* x, int64_t stride, int64_t d, const DsaHalo& h, int64_t plane) {
+void dsa_bf16_pack_values(uint16_t* plane, const uint16_t* values, int64_t stride, int64_t d, const DsaHalo& h, int64_t index) {
   const int64_t below = h.row_tokens * stride, width = up32(d);
   for (int64_t r = 0; r < h.rows; r += 2)
-    for (int64_t c = 0; c < h.columns; c += 16, b += width * 32)
+    for (int64_t c = 0; c < h.columns; c += 16, plane += width * 32)
       for (int64_t i = 0; i < 16; ++i) {
         const bool there = c + i < h.columns_there, pair = there && r + 1 < h.rows_there;
-        const uint16_t* from = x + (dsa_row_token(h, plane, r) + c + i) * stride;
+        const uint16_t* from = values + (dsa_row_token(h, index, r) + c + i) * stride;
         for (int64_t e = 0; e < width; e += 16) {
           const __m512i even = there ? _mm512_cvtepu16_epi32(load16(from + e, d - e)) : _mm512_setzero_si512();
           const __m512i odd = pair ? _mm512_cvtepu16_epi32(load16(from + below + e, d - e)) : _mm512_setzero_si512();
-          _mm512_store_si512(b + e * 32 + i * 32, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+          _mm512_store_si512(plane + e * 32 + i * 32, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
         }
       }
 }

@@ -107,7 +107,7 @@ MS_OPTIONAL ConvexUpsample convex_upsample;
 // The plain twins: fp64 inside, one value after the other.
 namespace reference {
 void instance_norm_scale(float* scale, float* shift, const float* frame, const FrameLayout& layout, double eps);
-void correlation_lookup(float* out, const FrameLayout& out_layout, const CorrelationLookup& lookup);
+void correlation_lookup(float* out, const FrameLayout& out_layout, const CorrelationLookup& c);
 void gru_step(float* h, const FrameLayout& layout, const float* gates, const FrameLayout& gates_layout, const float* q, const FrameLayout& q_layout);
 void convex_upsample(float* out, const float* logits, const FrameLayout& layout, const float* flow);
 }  // namespace reference

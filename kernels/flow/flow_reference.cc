@@ -36,7 +36,8 @@ void correlation_lookup(float* out, const FrameLayout& o, const CorrelationLooku
         const double py = (static_cast<double>(y) + widen(c.flow_scale) * widen(flow[1])) * shrink + static_cast<double>(j - c.radius);
         double sum = 0;
         for (int corner = 0; corner < 4; ++corner) {
-          const double cx = std::floor(px) + corner % 2, cy = std::floor(py) + corner / 2;
+          const int right = corner % 2, below = corner / 2;
+          const double cx = std::floor(px) + right, cy = std::floor(py) + below;
           if (cx < 0 || cy < 0 || cx >= static_cast<double>(l.width) || cy >= static_cast<double>(l.height)) continue;
           const float* a = c.from + c.from_layout.cell(y, x);
           const float* b = c.levels[level] + l.cell(static_cast<int64_t>(cy), static_cast<int64_t>(cx));
@@ -48,13 +49,13 @@ void correlation_lookup(float* out, const FrameLayout& o, const CorrelationLooku
       }
 }
 
-void gru_step(float* h, const FrameLayout& l, const float* gates, const FrameLayout& g, const float* q, const FrameLayout& ql) {
+void gru_step(float* h, const FrameLayout& l, const float* gates, const FrameLayout& g, const float* q, const FrameLayout& q_layout) {
   for (int64_t y = 0; y < l.height; ++y)
     for (int64_t x = 0; x < l.width; ++x)
       for (int64_t c = 0; c < l.stored(); ++c) {
         float& v = h[l.cell(y, x) + c];
         const double z = sigmoid(widen(gates[g.cell(y, x) + c]));
-        v = static_cast<float>((1 - z) * widen(v) + z * std::tanh(widen(q[ql.cell(y, x) + c])));
+        v = static_cast<float>((1 - z) * widen(v) + z * std::tanh(widen(q[q_layout.cell(y, x) + c])));
       }
 }
 

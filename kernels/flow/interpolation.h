@@ -79,8 +79,8 @@ MS_OPTIONAL PredictRows predict_rows;
 
 // The plain twins: fp64 inside, one value after the other.
 namespace reference {
-void frame_resize(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& in_layout, const FrameScaling& scaling);
-void frame_warp(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& in_layout, const float* flow, const FrameLayout& flow_layout,
+void frame_resize(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& l, const FrameScaling& scaling);
+void frame_warp(float* out, const FrameLayout& out_layout, const float* in, const FrameLayout& l, const float* flow, const FrameLayout& flow_layout,
                 const WarpPlace& place);
 void blend_candidates(float* out, const FrameLayout& out_layout, const CandidateBlend& blend);
 }  // namespace reference

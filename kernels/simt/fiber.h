@@ -24,8 +24,8 @@ class Fiber {
   char* mapping_ = nullptr;             // guard page and stack; none for the host thread
   const void* bottom_ = nullptr;
   size_t bytes_ = 0;
-  void* shadow_ = nullptr;              // AddressSanitizer's
-  void* thread_ = nullptr;              // ThreadSanitizer's
+  [[maybe_unused]] void* shadow_ = nullptr;  // AddressSanitizer's
+  [[maybe_unused]] void* thread_ = nullptr;  // ThreadSanitizer's
 };
 
 }  // namespace megaslide::simt

@@ -56,7 +56,7 @@ class JsonCursor {
   uint32_t hex4();
   void append_escape(std::string& out);
   std::string_view raw_number(const char* what);
-  void word(const char* text);
+  void word(const char* expected);
   void enter();
 
   std::string_view text_;

@@ -5,21 +5,21 @@
 namespace megaslide {
 namespace {
 std::mutex mutex;
-LogSink& sink() {
+LogSink& current_sink() {
   static LogSink s;
   return s;
 }
 }  // namespace
 
-LogSink set_log_sink(LogSink next) {
+LogSink set_log_sink(LogSink sink) {
   std::lock_guard lock(mutex);
-  std::swap(sink(), next);
-  return next;
+  std::swap(current_sink(), sink);
+  return sink;
 }
 
 void log_message(LogLevel level, const std::string& text) {
   std::lock_guard lock(mutex);
-  if (sink()) sink()(level, text);
+  if (current_sink()) current_sink()(level, text);
 }
 
 }  // namespace megaslide

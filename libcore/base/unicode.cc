@@ -37,9 +37,9 @@ uint8_t combining_class(char32_t c) {
 void decompose(char32_t c, std::u32string& out) {
   if (c >= kSyllables && c < kSyllables + kSyllableCount) {
     const uint32_t i = c - kSyllables;
-    out += kLeads + i / (kVowelCount * kTailCount);
-    out += kVowels + i % (kVowelCount * kTailCount) / kTailCount;
-    if (i % kTailCount != 0) out += kTails + i % kTailCount;
+    out += static_cast<char32_t>(kLeads + i / (kVowelCount * kTailCount));
+    out += static_cast<char32_t>(kVowels + i % (kVowelCount * kTailCount) / kTailCount);
+    if (i % kTailCount != 0) out += static_cast<char32_t>(kTails + i % kTailCount);
     return;
   }
   const auto* d = std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), c,

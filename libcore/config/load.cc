@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "config/nearest.h"
 #include "config/schemas.h"

@@ -58,7 +58,7 @@ struct DsaConfig {
 
   bool motion() const;  // found or given
   // The windows of a layer's heads. Runs may cover fewer or more than `heads` where the config is not sound.
-  DsaLayer layer(int64_t layer, int64_t heads) const;
+  DsaLayer layer(int64_t index, int64_t heads) const;
 };
 
 struct AttentionConfig {

@@ -158,7 +158,7 @@ Key& Schema::records(const std::string& path, std::vector<T>& v, Schema (*bind)(
               },
               [&v, bind] {
                 std::string s;
-                for (T item : v) s += (s.empty() ? "" : ", ") + write_record(bind(item));
+                for (T& item : v) s += (s.empty() ? "" : ", ") + write_record(bind(item));
                 return s.empty() ? s : "[" + s + "]";
               }});
 }

@@ -1,6 +1,8 @@
 // How each type of key is read and written.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "config/schema.h"
 #include "config/units.h"

@@ -124,6 +124,7 @@ std::vector<LatentCache::Bucket> LatentCache::buckets() const {
   std::map<Shape, std::vector<size_t>> by_shape;
   for (size_t i = 0; i < clips_.size(); ++i) by_shape[clips_[i].latent].push_back(i);
   std::vector<Bucket> out;
+  out.reserve(by_shape.size());
   for (auto& [shape, clips] : by_shape) out.push_back({shape, std::move(clips)});
   return out;
 }

@@ -200,17 +200,17 @@ std::vector<TableRow> parse_jsonl_rows(const std::string& text, const std::strin
   return rows;
 }
 
-std::vector<TableRow> pair_lines(const std::string& captions_text, const std::string& clips_text, const std::string& prompts, const std::string& videos) {
+std::vector<TableRow> pair_lines(const std::string& captions_text, const std::string& clips_text, const std::string& captions_path, const std::string& clips_path) {
   std::vector<std::string> captions = lines_of(captions_text), clips = lines_of(clips_text);
   while (!clips.empty() && trim(clips.back()).empty()) clips.pop_back();
   while (captions.size() > clips.size() && trim(captions.back()).empty()) captions.pop_back();
   if (captions.size() != clips.size())
-    throw usage_error(fmt::format("{} has {} lines, {} has {}: they are read line by line", prompts, captions.size(), videos, clips.size()),
+    throw usage_error(fmt::format("{} has {} lines, {} has {}: they are read line by line", captions_path, captions.size(), clips_path, clips.size()),
                       "give each clip its line; a blank line is an empty caption");
   std::vector<TableRow> rows;
   for (size_t i = 0; i < clips.size(); ++i) {
     TableRow row;
-    row.place = fmt::format("{}:{}", name_of(videos), i + 1);
+    row.place = fmt::format("{}:{}", name_of(clips_path), i + 1);
     row.path = trim(clips[i]);
     row.captions = {captions[i]};
     row.caption_given = true;

@@ -155,7 +155,10 @@ int64_t Retimer::at_end(double duration) {
 
 Region region_for(int64_t w, int64_t h, const Size& size) {
   const auto tw = static_cast<double>(size.width), th = static_cast<double>(size.height);
-  if (size.own) return {static_cast<double>((w - size.width) / 2), static_cast<double>((h - size.height) / 2), tw, th};
+  if (size.own) {
+    const int64_t left = (w - size.width) / 2, top = (h - size.height) / 2;  // whole pixels
+    return {static_cast<double>(left), static_cast<double>(top), tw, th};
+  }
   const double scale = std::max(tw / static_cast<double>(w), th / static_cast<double>(h));
   const double rw = tw / scale, rh = th / scale;
   Region r{(static_cast<double>(w) - rw) / 2, (static_cast<double>(h) - rh) / 2, rw, rh};

@@ -193,6 +193,7 @@ class Run {
     std::vector<HostTensor> texts;  // of the prompts and, last, the negative one
     if (job_.text_embeds.empty()) {
       std::vector<std::string> wanted;
+      wanted.reserve(prompts.size() + 1);
       for (const auto& p : prompts) wanted.push_back(p.prompt);
       wanted.push_back(job_.negative_prompt.value_or(default_negative_prompt(config_)));
       texts = encode_prompt_rows(parts_, wanted, job_.compute_dtype, job_.threads);

@@ -361,6 +361,7 @@ Threshold parse_threshold(const std::string& text) {
 
 std::vector<Threshold> parse_thresholds(const std::vector<std::string>& texts) {
   std::vector<Threshold> all;
+  all.reserve(texts.size());
   for (const std::string& t : texts) all.push_back(parse_threshold(t));
   return all;
 }

@@ -112,7 +112,7 @@ double dark_share(const Picture& p, int level) {
   const int64_t n = p.width * p.height;
   int64_t dark = 0;
   for (int64_t i = 0; i < n; ++i)
-    dark += (p.rgb[3 * i] <= level) & (p.rgb[3 * i + 1] <= level) & (p.rgb[3 * i + 2] <= level);
+    dark += int{p.rgb[3 * i] <= level} & int{p.rgb[3 * i + 1] <= level} & int{p.rgb[3 * i + 2] <= level};
   return static_cast<double>(dark) / static_cast<double>(std::max<int64_t>(n, 1));
 }
 

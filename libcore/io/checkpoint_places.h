@@ -19,9 +19,9 @@ struct PartFlags {
   std::string vae, text_encoder, tokenizer;  // where the user says they are; empty: looked for beside the weights
 };
 
-// `source`: a diffusers pipeline folder or its transformer, Wan's own folder (one network at its root, or
+// `given`: a diffusers pipeline folder or its transformer, Wan's own folder (one network at its root, or
 // high_noise_model/ and low_noise_model/), a file or an index. Throws Error when it isn't there or is a model directory.
-CheckpointPlaces find_places(const std::string& source, const PartFlags& flags);
+CheckpointPlaces find_places(const std::string& given, const PartFlags& flags);
 
 // Bytes of all weights that an import of `places` reads.
 int64_t weight_bytes(const CheckpointPlaces& places);

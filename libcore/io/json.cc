@@ -21,8 +21,7 @@ json read_object(JsonCursor& cursor) {
   cursor.begin_object();
   while (cursor.next_key(first, key)) {
     if (out.contains(key)) cursor.duplicate_key(cursor.key_offset(), key);
-    const std::string name = key;
-    out[name] = read_value(cursor);
+    out[key] = read_value(cursor);
   }
   return out;
 }

@@ -21,8 +21,8 @@ nlohmann::json read_json(const std::string& path, int64_t max_bytes = kMaxJsonBy
 //   f.read("dim", config.dim);  f.read_optional("name", config.name);  f.finish();
 class JsonFields {
  public:
-  // `json` must live as long as this. Not an object: one finding.
-  JsonFields(const nlohmann::json& json, std::string source);
+  // `from` must live as long as this. Not an object: one finding.
+  JsonFields(const nlohmann::json& from, std::string source);
 
   void read(const char* key, int64_t& value);      // integers only
   void read(const char* key, uint64_t& value);

@@ -11,6 +11,6 @@ namespace megaslide {
 nlohmann::json model_config_to_json(const ModelConfig& c);
 
 // Throws Error "SOURCE: ..." listing every missing, unknown, mistyped or invalid field.
-ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
+ModelConfig model_config_from_json(const nlohmann::json& from, const std::string& source);
 
 }  // namespace megaslide

@@ -201,7 +201,7 @@ void ModelDirectoryWriter::write_tensors(const std::string& name, const std::vec
   add_file({name, result.bytes, result.sha256});
 }
 
-void ModelDirectoryWriter::write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
+void ModelDirectoryWriter::write_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
                                       const std::function<void(size_t, const Sink&)>& provide) {
   write_tensors(name, entries, kDataAlignment, provide);
   std::string dtype;

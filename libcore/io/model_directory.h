@@ -115,7 +115,7 @@ class ModelDirectoryWriter {
 
   using Sink = std::function<void(std::span<const std::byte>)>;
   // Writes one safetensors file; `provide(i, sink)` hands over the bytes of entries[i], in any number of pieces.
-  void write_file(const std::string& name, std::vector<SafetensorsEntry> entries,
+  void write_file(const std::string& name, const std::vector<SafetensorsEntry>& entries,
                   const std::function<void(size_t index, const Sink& sink)>& provide);
   // The same for a part that goes along ("vae/diffusion_pytorch_model.safetensors"): its tensors are no parameters,
   // and with entries in the format's order its bytes are those of the reference writer.

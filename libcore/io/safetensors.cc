@@ -25,6 +25,9 @@ struct SafetensorsFile::Impl {
   int64_t data = 0;  // where the data buffer starts
   SafetensorsHeader header;
   std::unordered_map<std::string_view, size_t> by_name;
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
   ~Impl() {
     if (map) ::munmap(const_cast<std::byte*>(map), bytes);
   }

@@ -52,7 +52,7 @@ HostTensor read_f32(const SafetensorsFile& file, const std::string& name);
 // A checkpoint in one or many files: a .safetensors file, an index.json, or a folder that holds either.
 class SafetensorsSource {
  public:
-  static SafetensorsSource open(const std::string& path);
+  static SafetensorsSource open(const std::string& given);
   struct Entry {
     TensorInfo info;
     size_t file;

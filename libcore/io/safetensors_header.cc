@@ -140,6 +140,7 @@ struct Parser {
                   static_cast<uint64_t>(expected) > data_bytes ? "the file is cut short: download or copy it again"
                                                                : "bytes follow the last tensor: download or write it again");
     std::vector<TensorInfo> sorted;
+    sorted.reserve(order.size());
     for (const size_t i : order) sorted.push_back(std::move(header.tensors[i]));
     header.tensors = std::move(sorted);
   }

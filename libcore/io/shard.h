@@ -28,11 +28,11 @@ struct ImportOptions {
 // Error when `directory` exists, is not empty and may not be replaced: `replace` is false, or it is no model directory.
 void check_model_output(const std::string& directory, bool replace);
 
-// `source`: see find_places (io/checkpoint_places.h). VAE, text encoder, tokenizer and scheduler come along in diffusers'
+// `given`: see find_places (io/checkpoint_places.h). VAE, text encoder, tokenizer and scheduler come along in diffusers'
 // form, whatever they are in; a second network becomes the model directory transformer_2 inside. With attention kDsa the
 // offset nets are added with initial values that leave plain neighbourhood attention. FP8 weights need a dtype. Everything
 // is understood and checked before the first byte is written.
-void import_checkpoint(const std::string& source, const std::string& directory, const ImportOptions& options, StopToken stop = {});
+void import_checkpoint(const std::string& given, const std::string& directory, const ImportOptions& options, StopToken stop = {});
 
 // The configuration that an import of `source` would give; reads headers and small files only.
 ModelConfig foreign_config(const std::string& source);

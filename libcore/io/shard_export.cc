@@ -98,7 +98,7 @@ void send_tensor(const ParameterReader& reader, DType type, const std::function<
   }
 }
 
-void write_shard(const ModelDirectory& model, const std::string& path, std::vector<Item> items, Progress& progress, StopToken stop) {
+void write_shard(const ModelDirectory& model, const std::string& path, const std::vector<Item>& items, Progress& progress, StopToken stop) {
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, const Item*> by_name;
   for (const Item& item : items) {

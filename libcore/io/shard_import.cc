@@ -110,7 +110,7 @@ class Network {
         indices.push_back(i);
       }
       const std::string name = part < 0 ? kEmbedFile : part == config_.layers ? kHeadFile : layer_file_name(part);
-      writer.write_file(name, std::move(entries), [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
+      writer.write_file(name, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {
         stop.throw_if_requested();
         provide(indices[i], converter, sink);
         progress.add(1, name);

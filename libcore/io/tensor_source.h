@@ -15,8 +15,8 @@ namespace megaslide {
 
 class TensorSource {
  public:
-  // Opens and checks every file; reads no tensor data. Throws Error naming what `path` is instead, and what helps.
-  static TensorSource open(const std::string& path);
+  // Opens and checks every file; reads no tensor data. Throws Error naming what `given` is instead, and what helps.
+  static TensorSource open(const std::string& given);
 
   struct Entry {
     DType dtype = DType::kF32;

@@ -109,6 +109,8 @@ class ModuleReader final : public VideoReader {
     if (info_.codec == "gif" && fs::file_size(path, ignored) < (uintmax_t{64} << 20) && has_zero_delays(path))
       notes_.push_back("pictures without a delay are taken to last 0.1 s");
   }
+  ModuleReader(const ModuleReader&) = delete;
+  ModuleReader& operator=(const ModuleReader&) = delete;
   ~ModuleReader() override { module_.close(reader_); }
   const VideoInfo& info() const override { return info_; }
 
@@ -171,6 +173,8 @@ class ModuleWriter final : public VideoWriter {
     writer_ = module_.create(temporary_.c_str(), format.c_str(), width, height, rate[0], rate[1], error);
     if (writer_ == nullptr) fail(error.text);
   }
+  ModuleWriter(const ModuleWriter&) = delete;
+  ModuleWriter& operator=(const ModuleWriter&) = delete;
   ~ModuleWriter() override { give_up(); }
 
   void write(const Picture& picture) override {

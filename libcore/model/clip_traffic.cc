@@ -10,7 +10,7 @@ constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 }  // namespace
 
 ClipReader::ClipReader(ModelMemory* memory, const TensorView& clip, int64_t first, int64_t rows)
-    : memory_(memory), clip_(clip), first_(first), rows_(rows) {
+    : memory_(memory), clip_(clip), first_(first) {
   const Shape& s = clip_.shape;
   plane_ = memory_ ? rows * s[3] : s[1] * s[2] * s[3];
   if (memory_)

@@ -24,7 +24,7 @@ class ClipReader {
  private:
   ModelMemory* memory_;
   TensorView clip_;
-  int64_t first_, rows_, plane_;
+  int64_t first_, plane_;
   std::array<ModelBuffer, 2> slots_;
   std::array<ModelMemory::Mark, 2> read_;
   size_t slot_ = 0;

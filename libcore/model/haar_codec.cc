@@ -30,7 +30,10 @@ void transform(Block& b) {
   transform_axis(b, 16);
 }
 
-size_t coefficient(const HaarChannel& c) { return static_cast<size_t>((c.t * 4 + c.h) * 4 + c.w); }
+size_t coefficient(const HaarChannel& c) {
+  const int at = (c.t * 4 + c.h) * 4 + c.w;
+  return static_cast<size_t>(at);
+}
 
 struct Sizes {
   int64_t frames, height, width;   // of the video

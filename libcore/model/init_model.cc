@@ -61,6 +61,7 @@ void init_model_directory(const std::string& path, const ModelConfig& config, ui
     const std::vector<ParamSpec> params = part_params(config, part);
     const std::string prefix = part >= 0 && part < config.layers ? fmt::format("blocks.{}.", part) : "";
     std::vector<SafetensorsEntry> entries;
+    entries.reserve(params.size());
     for (const ParamSpec& p : params) entries.push_back({prefix + p.name, dtype, p.shape});
     const std::string file = part < 0 ? kEmbedFile : part == config.layers ? kHeadFile : layer_file_name(part);
     writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {

@@ -51,6 +51,7 @@ void* Workspace::take_bytes(int64_t bytes) {
   used_ += round_up(bytes, kWorkspaceAlignment);
   if (used_ > high_) high_ = used_;
   // Offsets from a null pointer are undefined behaviour: a dry workspace hands out addresses that are no memory.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   if (base_ == nullptr) return reinterpret_cast<std::byte*>(kDryBase) + begin;
   MS_CHECK(used_ <= capacity_, "workspace of {} bytes is too small: {} are in use", capacity_, used_);
   return base_ + begin;

@@ -45,7 +45,7 @@ struct CodecOptions {
   bool tiling = false;               // a learned codec takes large pictures tile by tile: less memory, a slightly other result
   ModelMemory* memory = nullptr;     // of the device where a learned codec computes, until it is gone; nullptr: the processor
 };
-std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptions& options);
+std::unique_ptr<VideoCodec> make_codec(const ModelParts& parts, const CodecOptions& given);
 // Whether the codec is a network, which can compute on a device.
 bool has_learned_codec(const ModelParts& parts);
 // Names the codec without loading it: identity() of what make_codec returns.

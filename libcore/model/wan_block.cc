@@ -46,12 +46,13 @@ std::pair<const float*, RopeGrid> WanBlock::own_rope(const Frame& f) const {
 }
 
 AttentionShape WanBlock::cross_shape(const BatchShape& shape) const {
+  const int64_t head_dim = width_ / heads_;
   return {.batch = shape.batch,
           .queries = shape.tokens(),
           .keys = shape.context_rows,
           .heads = heads_,
-          .head_dim = width_ / heads_,
-          .scale = 1 / std::sqrt(static_cast<float>(width_ / heads_))};
+          .head_dim = head_dim,
+          .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
 }
 
 int64_t WanBlock::ffn_chunk(const BatchShape& shape) const { return std::min(shape.rows(), kFfnRows); }

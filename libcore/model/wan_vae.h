@@ -55,14 +55,14 @@ class WanVae final : public VideoCodec {
     int64_t y, x, height, width;  // cells of the network's input
   };
   ModelBuffer vector(const std::vector<float>& values) const;
-  const Side& loaded(Stream& stream, WanVaeSide side) const;
-  // `patch`: the network's output channels are patches of so many pixels to lay out.
-  HostTensor run(ThreadPool& pool, WanVaeSide side, const TensorView& in, const Region& region, int64_t patch,
+  const Side& loaded(Stream& stream, WanVaeSide which) const;
+  // `out_patch`: the network's output channels are patches of so many pixels to lay out.
+  HostTensor run(ThreadPool& pool, WanVaeSide which, const TensorView& in, const Region& g, int64_t out_patch,
                  const WanVaeObserver* observer) const;
   // Bytes of a device's memory for frames of a region of so many cells, `across` in the whole frame's rows. Error where they
   // and the weights do not fit beside what is there.
-  int64_t device_bytes(WanVaeSide side, int64_t height, int64_t width, int64_t across) const;
-  void check_device(WanVaeSide side, int64_t height, int64_t width, int64_t across) const;
+  int64_t device_bytes(WanVaeSide which, int64_t height, int64_t width, int64_t across) const;
+  void check_device(WanVaeSide which, int64_t height, int64_t width, int64_t across) const;
   // nullopt where the frame is not to be tiled.
   std::optional<TileGrid> tiles(WanVaeSide side, const TensorView& in) const;
   HostTensor run_tiles(ThreadPool& pool, WanVaeSide side, const TensorView& in, const TileGrid& grid) const;

@@ -178,6 +178,7 @@ std::vector<WanVaeStepWeights> load_wan_vae_side(Stream& stream, ModelMemory* me
                                                  const std::vector<WanVaeStep>& steps, DType dtype) {
   Loader loader(stream, memory, source, dtype);
   std::vector<WanVaeStepWeights> weights;
+  weights.reserve(steps.size());
   for (const WanVaeStep& s : steps) weights.push_back(load_step(loader, s));
   return weights;
 }

@@ -15,12 +15,12 @@ HostTensor calibration_noise(DType dtype, int64_t n);
 // All of these take a device that traces, at rest.
 
 // What kernels reach inside a block of the model in the mix of a training step: forward, recompute and backward, packed as
-// for each, for at least `seconds`.
+// for each, for `at_least` seconds or more.
 struct BlockRates {
   double gemm = 0, attention = 0;               // flop/s, in bf16
   double vector_bytes = 0, pack_bytes = 0;      // bytes/s
 };
-BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double seconds);
+BlockRates measure_block(Device& device, const ModelConfig& model, const BatchShape& shape, double at_least);
 
 // flop/s of square products at their best: a peak.
 double measure_square_products(Device& device, int64_t side, DType dtype);

@@ -224,6 +224,7 @@ std::vector<std::string> find_remedies(const PlanRequest& request, const Plan& p
   std::vector<Found> found = settings_that_fit(request, stop);
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.seconds < b.seconds; });
   std::vector<std::string> remedies;
+  remedies.reserve(found.size() + 1);
   for (const auto& f : found) remedies.push_back(f.text);
   if (auto raised = raised_budgets(request, plan); !raised.empty()) remedies.push_back(std::move(raised));
   for (auto& clips : smaller_clips(request, stop)) remedies.push_back(std::move(clips));

@@ -36,7 +36,7 @@ void* HostMemory::allocate(int64_t bytes, int64_t& category, bool moves) {
   category += size;
   if (size == 0) return nullptr;
   if (simulated_) {
-    void* p = reinterpret_cast<void*>(next_virtual_);
+    void* p = reinterpret_cast<void*>(next_virtual_);  // NOLINT(performance-no-int-to-ptr): no memory
     next_virtual_ += static_cast<uintptr_t>(size);
     return p;
   }

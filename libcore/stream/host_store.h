@@ -123,7 +123,7 @@ class HostStore {
 };
 
 // The arrays of one parameter of a module.
-AdamWState optimizer_state(const HostStoreOptions& options, const ModuleState& module, size_t parameter);
+AdamWState optimizer_state(const HostStoreOptions& options, const ModuleState& s, size_t parameter);
 
 // Elements of a parameter that load_state() and the hash hold in fp32 at a time.
 constexpr int64_t kStatePiece = 1 << 20;

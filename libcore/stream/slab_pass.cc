@@ -39,7 +39,7 @@ class SlabPass final : public Pass {
   }
 
   void measure(Stream& stream, Workspace& dry) override {
-    auto* any = reinterpret_cast<float*>(uintptr_t{1} << 46);
+    auto* any = reinterpret_cast<float*>(uintptr_t{1} << 46);  // NOLINT(performance-no-int-to-ptr): a dry run only compares it with null
     const auto with = [&](const BatchShape& s) { return LayerCall{stream, dry, s, x_.options.compute_dtype, any, any}; };
     const Network& n = x_.network;
     for_shapes(true, [&](const BatchShape& clip, bool trained) {

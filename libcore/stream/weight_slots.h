@@ -57,7 +57,7 @@ class WeightSlots {
   int64_t uploads() const { return uploads_; }  // of layers
 
  private:
-  void load(WeightSlot& slot, int module, bool backward);
+  void load(WeightSlot& slot, int index, bool backward);
   Event permission(int module, const Event& released);
 
   Device& device_;

@@ -244,6 +244,7 @@ std::string CheckpointFolder::save(const HostStore& store, const ModelManifest& 
         store.read_module(static_cast<int>(m), [&](const ModuleState& s) {
           const auto tensors = stored_tensors(store, s);
           std::vector<SafetensorsEntry> entries;
+          entries.reserve(tensors.size());
           for (const auto& t : tensors) entries.push_back(t.entry);
           const std::string file = m == 0 ? kEmbedFile : m == store.modules() - 1 ? kHeadFile : layer_file_name(m - 1);
           writer.write_file(file, entries, [&](size_t i, const ModelDirectoryWriter::Sink& sink) {

@@ -35,7 +35,7 @@ struct RunState {
 };
 
 std::string to_json(const RunState& state);
-RunState parse_run_state(const std::string& json, const std::string& source);
+RunState parse_run_state(const std::string& text, const std::string& source);
 
 // Bytes of one checkpoint, headers left out.
 int64_t checkpoint_bytes(const HostStore& store);

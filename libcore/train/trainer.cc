@@ -191,6 +191,7 @@ class Trainer {
     m.step = state_.step + 1;
     m.lr = learning_rate_at(run_, m.step);
     std::vector<MicroBatch> views;
+    views.reserve(batches.size());
     for (const auto& b : batches) views.push_back(b.view());
     step_->begin(views, m.lr);
     std::exception_ptr no_data;

@@ -52,7 +52,7 @@ ClipNetwork ClipNetwork::load(const Place& place, const NetworkWeights& file, DT
   const TransformerShape shape = transformer_shape(file, n.blocks, kEps, MlpActivation::kQuickGelu, false);
   std::map<std::string, Shape> expected;
   const TransformerShape text = TextTower::expect(expected, file, n.text, kEps);
-  const Shape kernel = file.shape(n.patches);
+  const Shape& kernel = file.shape(n.patches);
   const int64_t side = kernel.empty() ? 0 : kernel.back(), places = rows_of_matrix(file, n.places, shape.width);
   const int64_t grid = std::lround(std::sqrt(static_cast<double>(places - 1)));
   if (side < 1 || grid < 1 || grid * grid + 1 != places)

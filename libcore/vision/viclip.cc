@@ -43,7 +43,7 @@ ViclipNetwork ViclipNetwork::load(const Place& place, const NetworkWeights& file
   const TransformerShape shape = transformer_shape(file, video_blocks(), kEps, MlpActivation::kQuickGelu, false);
   std::map<std::string, Shape> expected;
   const TransformerShape text = TextTower::expect(expected, file, text_names(), kEps);
-  const Shape kernel = file.shape(kPatches), times = file.shape(kTimes);
+  const Shape &kernel = file.shape(kPatches), &times = file.shape(kTimes);
   const int64_t side = kernel.empty() ? 0 : kernel.back(), places = rows_of_matrix(file, kPlaces, shape.width);
   const int64_t grid = std::lround(std::sqrt(static_cast<double>(places - 1))), frames = times.size() == 3 ? times[1] : 0;
   if (side < 1 || grid < 1 || grid * grid + 1 != places || frames < 1)

@@ -143,6 +143,7 @@ signal_test() {
   fi
   status=0
   wait "$child" || status=$?
+  # shellcheck disable=SC2034  # expect reads err by its name
   out=$(<"$temporary/out") err=$(<"$temporary/err") shown="$how with $times SIG$signal"
   expect "$wanted" err 'stopping as soon as everything is whole'
 }

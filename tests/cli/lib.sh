@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Helpers of the shell tests: each check prints what went wrong; finish exits 1 when there was anything.
 failures=0
 checks=0

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Options of a program in three places. Each prints its list sorted, one a line.
 
 # help_flags BIN [COMMAND]: the names at the left of the option lines of --help.

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # tiny_run SOURCE-DIR: in this folder two clips with captions, a tiny model, their cache, and a run.yaml of one step with them.
 tiny_run() {
   mkdir clips &&

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Helpers of the fault tests. A run of milliseconds to disturb: `prepare` makes model, cache and an undisturbed run that keeps
 # all checkpoints; `restart_at` gives a copy of it as it was after an earlier step.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"

@@ -39,7 +39,7 @@ echo "$cases faults among $(wc -l <"$work/calls") calls"
 flip() { # flip FILE OFFSET: the lowest bit of a byte
   local byte
   byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-  printf "\\x$(printf %02x $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+  printf '%b' "\\x$(printf %02x $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 newest=$out/checkpoints/step-00000002
 older=$out/checkpoints/step-00000001

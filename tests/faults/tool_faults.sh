@@ -96,7 +96,7 @@ for name in init replace import export-file export-folder encode; do
     sed -E 's/tmp-[0-9]+/tmp-N/' "$work/$name.calls" | awk '!seen[$2 $3]++' >"$work/chosen"
     while read -r number call path _; do
       action=${actions[turn++ % ${#actions[@]}]}
-      [[ $call != write && $action == torn ]] && action=kill
+      [[ $call != write && $action == torn ]] && action='kill'
       [[ $call != write && $action == short ]] && action=EIO
       disturb "$name" "$number" "$call" "$path" "$action"
     done <"$work/chosen"

@@ -68,8 +68,6 @@ function check_third(header, pattern) {
   for (pattern in third)
     if (header ~ pattern && FILENAME !~ third[pattern] && FILENAME !~ /^(tests|bench)\//)
       complain("<" header "> belongs to " third[pattern])
-  if (header == "nlohmann/json.hpp" && FILENAME ~ /^(libcore|kernels)\/.*\.h$/)
-    complain("headers take nlohmann/json_fwd.hpp: json.hpp is slow to compile")
 }
 
 FNR == 1 { room = room_of(FILENAME); has_main = 0 }

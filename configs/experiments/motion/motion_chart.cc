@@ -136,6 +136,7 @@ std::string scatter(const std::string& title, std::vector<Dot> dots, double widt
   out += fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\" stroke=\"{}\" fill=\"none\"/>\n", left, top, bottom, right, kAxis);
   out += text_at((left + right) / 2, bottom + 36, "attention, kflop a token and layer (log)", kSoft, "middle");
   std::vector<double> wanted;
+  wanted.reserve(dots.size());
   for (const Dot& d : dots) wanted.push_back(at_y(d.y));
   const std::vector<double> heights = label_heights(wanted, 15);
   for (size_t i = 0; i < dots.size(); ++i) {

@@ -65,8 +65,9 @@ Track true_track(const std::string& truth, int64_t surface, std::span<const int6
   Track track;
   for (const int64_t t : frames) {
     MeanOf h, w;
-    for (int64_t i = 0; i < height * width; ++i)
-      if (static_cast<int64_t>(v.data[t * height * width + i]) == surface) h.add(static_cast<double>(i / width) + 0.5), w.add(static_cast<double>(i % width) + 0.5);
+    for (int64_t y = 0; y < height; ++y)
+      for (int64_t x = 0; x < width; ++x)
+        if (static_cast<int64_t>(v.data[(t * height + y) * width + x]) == surface) h.add(static_cast<double>(y) + 0.5), w.add(static_cast<double>(x) + 0.5);
     if (h.count < kFewestPixels) track.emplace_back();
     else track.push_back(Place{h.mean(), w.mean()});
   }

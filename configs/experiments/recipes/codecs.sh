@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=clips.sh
 source "$HERE/recipes/clips.sh"
 
-MOTION_FRAMES=9
+export MOTION_FRAMES=9  # clips.sh reads it
 steps=$(either 4 400) every=$(either 2 25)
 read -ra seeds <<<"$(either "1 2" "1 2 3")"
 read -ra pairs <<<"$(either "fp32:fp32 split:fp32 bf16-sr:int8" "fp32:fp32 fp32:bf16 fp32:int8 split:fp32 split:bf16 split:int8 bf16-sr:fp32 bf16-sr:bf16 bf16-sr:int8")"

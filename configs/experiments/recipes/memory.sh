@@ -103,7 +103,7 @@ for n in "${frames[@]}"; do
 done
 
 pairs() { for n in "${frames[@]}"; do for variant in $variants; do echo "$variant.$n"; done; done; }
-if begin tiny-equal make -C $HERE memory "# rows tiny.* beside tiny-plan.*, pictures: ${frames[*]}"; then
+if begin tiny-equal make -C "$HERE" memory "# rows tiny.* beside tiny-plan.*, pictures: ${frames[*]}"; then
   for pair in $(pairs); do echo "$(value "tiny.$pair" .device_peak_bytes) $(value "tiny-plan.$pair" .device.peak)"; done |
     jq -Rn '[inputs | split(" ") | .[0] == .[1]] | {value: ((map(select(.)) | length) / length), runs: length}' | keep measured
 fi

@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=clips.sh
 source "$HERE/recipes/clips.sh"
 
-MOTION_FRAMES=9
+export MOTION_FRAMES=9  # clips.sh reads it
 steps=$(either 4 400) every=$(either 2 25)
 read -ra seeds <<<"$(either "1 2" "1 2 3")"
 for seed in "${seeds[@]}"; do

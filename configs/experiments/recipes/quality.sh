@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$HERE/recipes/clips.sh"
 
 short=$(either 5 9) long=$(either 29 45)
-MOTION_FRAMES=$long
+export MOTION_FRAMES=$long  # clips.sh reads it
 read -ra seeds <<<"$(either "1" "1 2 3")"
 pretraining=$(either 4 600) steps=$(either 4 400) every=$(either 2 40)
 prompts=$(either 2 4) solver_steps=$(either 3 20)

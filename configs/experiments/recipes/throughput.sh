@@ -52,7 +52,7 @@ for model in wan2.1-t2v-1.3b wan2.1-t2v-14b megaslide-28b megaslide-33b megaslid
       traced "forward.$short.$n.$mode" --model "$model" --machine $MACHINE --run "$PLANNED" "${set_flags[@]}" --set model.attention=dsa --size 832x480 --num-frames "$n"
     done
   done
-  begin "speedup.$short" make -C $HERE throughput "# rows forward.$short.*, pictures: ${lengths[*]}" || continue
+  begin "speedup.$short" make -C "$HERE" throughput "# rows forward.$short.*, pictures: ${lengths[*]}" || continue
   for n in "${lengths[@]}"; do
     jq -n --slurpfile a "$WORK/rows/forward.$short.$n.async.json" --slurpfile s "$WORK/rows/forward.$short.$n.sync.json" --arg model "$model" --argjson n "$n" \
       '{model: $model, pictures: $n, parameters: $a[0].values.parameters, tokens: $a[0].values.tokens, forward: ($s[0].values.forward_seconds / $a[0].values.forward_seconds), step: ($s[0].values.step_seconds / $a[0].values.step_seconds)}'
@@ -82,11 +82,11 @@ for mode in async sync device; do
   trace=$WORK/run.$mode.trace.json
   [[ -s $trace ]] || rm -f "$WORK/rows/run.$mode.json"
   train "run.$mode" "$HERE/runs/throughput.yaml" "${set_flags[@]}" --set "model.path=$DATA/model" --set "data.cache=$DATA/cache" --set "train.max_train_steps=$steps" --trace "$trace"
-  begin "run-forward.$mode" make -C $HERE throughput "# from the beginning of the last step until velocity_loss in $trace" || continue
+  begin "run-forward.$mode" make -C "$HERE" throughput "# from the beginning of the last step until velocity_loss in $trace" || continue
   jq -n --argjson forward "$(forward_seconds "$trace")" '{forward_seconds: $forward}' | keep measured
 done
 async=$WORK/rows/run.async.json sync=$WORK/rows/run.sync.json
-if begin run-speedup make -C $HERE throughput "# run.sync over run.async" "$(jq -c .values "$async" "$sync" | sha256sum | cut -c1-8)"; then
+if begin run-speedup make -C "$HERE" throughput "# run.sync over run.async" "$(jq -c .values "$async" "$sync" | sha256sum | cut -c1-8)"; then
   jq -n --slurpfile a "$async" --slurpfile s "$sync" --argjson fa "$(value run-forward.async .forward_seconds)" --argjson fs "$(value run-forward.sync .forward_seconds)" \
     '{step: ($s[0].values.step_seconds / $a[0].values.step_seconds), forward: ($fs / $fa), same_bits: ($s[0].values.state_hash == $a[0].values.state_hash)}' | keep measured
 fi

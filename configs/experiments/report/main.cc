@@ -21,15 +21,17 @@ int main(int argc, char** argv) {
     const std::vector<Claim> claims = read_claims(claims_path);
     const std::vector<ExperimentResult> results = read_results(folder);
     std::vector<JudgedClaim> judged;
+    judged.reserve(claims.size());
     for (const Claim& c : claims) judged.push_back(judge(c, results));
     std::vector<std::vector<std::string>> charts;
     make_directories(folder + "/plots");
     for (const ExperimentResult& r : results) {
-      std::vector<std::string>& drawn = charts.emplace_back();
+      std::vector<std::string> drawn;
       for (const auto& chart : r.charts) {
         drawn.push_back(chart_svg(chart, folder));
         write_file_atomic(fmt::format("{}/plots/{}.svg", folder, chart.at("name").get<std::string>()), drawn.back());
       }
+      charts.push_back(std::move(drawn));
     }
     const std::string table = claims_markdown(judged);
     write_file_atomic(folder + "/claims.md", table);

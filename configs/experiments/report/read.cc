@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <tuple>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "experiment.h"
 #include "io/json.h"

@@ -15,6 +15,8 @@ class CudaEvent final : public NativeEvent {
  public:
   CudaEvent(std::shared_ptr<EventPool> pool, cudaEvent_t event) : pool_(std::move(pool)), event_(event) {}
   ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t native() const { return event_; }
   bool passed() override;
   void synchronize() override;
@@ -26,7 +28,10 @@ class CudaEvent final : public NativeEvent {
 
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
+  EventPool() = default;
   ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
   // Recorded behind what was issued to the stream so far.
   std::shared_ptr<CudaEvent> record(cudaStream_t stream);
 
