@@ -2,6 +2,7 @@
 //   bench_gemm --benchmark_filter=forward
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>

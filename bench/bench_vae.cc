@@ -4,6 +4,8 @@
 //   bench_vae --benchmark_filter=decode_bf16
 #include <benchmark/benchmark.h>
 
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "kernels/conv3d/conv3d.h"

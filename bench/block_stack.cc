@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 
 #include "base/error.h"
 #include "base/philox.h"

@@ -1,5 +1,6 @@
 // Arrays of moments from and to fp32.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "kernels/adamw/adamw.h"

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <vector>
 
 #include "kernels/conv3d/conv3d.h"

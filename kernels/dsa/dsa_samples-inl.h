@@ -7,6 +7,7 @@
 #define MEGASLIDE_DSA_SAMPLES_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 

@@ -1,5 +1,6 @@
 // The `sim` device: the schedule without memory and without arithmetic, on a discrete-event clock.
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 

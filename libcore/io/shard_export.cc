@@ -1,6 +1,7 @@
 // Model directories and checkpoints back to the layouts of others.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,6 @@
 #include "model/text_encoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

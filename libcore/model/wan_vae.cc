@@ -1,5 +1,6 @@
 #include "model/wan_vae.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

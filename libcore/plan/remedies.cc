@@ -1,5 +1,6 @@
 // What makes a run fit that does not: settings, each one planned with the change in it, and clips of other sizes.
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
 #include "tensor/tensor.h"
 
+#include <cstring>
 #include <new>
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
 #include "train/step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

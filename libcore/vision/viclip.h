@@ -5,6 +5,7 @@
 // File: the entry `model` of ViClip-InternVid-10M-FLT.pth under its own names (vision_encoder.conv1.weight of rank 5, `temp`).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "vision/patch_embedding.h"

@@ -1,5 +1,6 @@
 #include "kernels/activation/activation.h"
 
+#include <cmath>
 #include <limits>
 
 #include "tests/support/elementwise.h"

@@ -1,5 +1,6 @@
 #include "kernels/activation/mlp_activation.h"
 
+#include <cmath>
 #include <limits>
 
 #include "tests/support/elementwise.h"

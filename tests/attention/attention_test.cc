@@ -1,6 +1,9 @@
 // Dense, materialised and window attention against fp64, and what must hold exactly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tests/attention/random_case.h"
 #include "tests/support/elementwise.h"
 

@@ -1,5 +1,7 @@
 #include "kernels/causal_attention/causal_attention.h"
 
+#include <cmath>
+
 #include "tests/support/elementwise.h"
 
 namespace megaslide {

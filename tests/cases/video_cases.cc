@@ -1,4 +1,5 @@
 // Cases of kind "video": one awkward file each.
+#include <algorithm>
 #include <cmath>
 
 #include "clips.h"

@@ -1,5 +1,6 @@
 #include "kernels/activation/activation.h"
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/activation/mlp_activation.h"

@@ -2,6 +2,8 @@
 #include "kernels/flow/flow.h"
 
 #include <array>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 #include "tests/cuda/frames.h"

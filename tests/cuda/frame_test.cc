@@ -1,6 +1,8 @@
 // Frames of the video autoencoder and the text encoders' attention under the emulator.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kernels/causal_attention/causal_attention.h"
 #include "kernels/conv3d/conv3d.h"
 #include "kernels/frame/frame_ops.h"

@@ -1,4 +1,5 @@
 // Quantisation to E4M3 and the 8-bit product: the CPU's codes, and fp64 sums of them.
+#include <cmath>
 #include <limits>
 
 #include "tests/cuda/gemm_layer.h"

@@ -1,5 +1,6 @@
 // A linear layer's operands, its products by definition, and the workspace that products on the device are lent.
 #pragma once
+#include <cstring>
 #include <new>
 
 #include "kernels/gemm/gemm.h"

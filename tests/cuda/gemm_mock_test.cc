@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
+#include <thread>
 
 #include "tests/cuda/gemm_layer.h"
 #include "tests/mock_cuda/mock_cublaslt.h"

@@ -1,6 +1,7 @@
 // What networks that interpolate frames do, as CUDA kernels.
 #include "kernels/flow/interpolation.h"
 
+#include <cmath>
 #include <limits>
 
 #include "tests/cuda/frames.h"

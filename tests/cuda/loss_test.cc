@@ -1,6 +1,7 @@
 #include "kernels/loss/loss.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/cuda/schedules.h"
 

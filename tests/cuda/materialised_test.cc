@@ -1,6 +1,8 @@
 // Materialised attention under the emulator against the CPU's in fp32.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/attention/attention.h"
 #include "tests/cuda/schedules.h"
 

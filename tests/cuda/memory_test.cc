@@ -1,5 +1,7 @@
 #include "kernels/memory/memory.h"
 
+#include <cstring>
+
 #include "kernels/memory/row_sums_cuda.h"
 #include "tests/cuda/schedules.h"
 

@@ -1,5 +1,7 @@
 #include "kernels/rope/rope.h"
 
+#include <cmath>
+
 #include "tests/cuda/schedules.h"
 
 namespace megaslide {

@@ -1,6 +1,8 @@
 // The pooled branch and the offset net: against fp64, and what must hold exactly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "attention_check/run_kernels.h"
 #include "tensor/tensor.h"
 #include "tests/attention/random_case.h"

@@ -1,6 +1,8 @@
 // The fp64 reference against central differences of its own forward: nothing else vouches for the gradients.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/attention/random_case.h"
 
 namespace megaslide {

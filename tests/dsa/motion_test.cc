@@ -2,6 +2,7 @@
 // must hold exactly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention_check/run_kernels.h"

@@ -1,6 +1,7 @@
 // Whole evaluations of real files, as eval-vbench runs them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

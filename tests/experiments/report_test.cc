@@ -163,6 +163,18 @@ TEST(Documents, DamageIsNamedWithItsFile) {
   EXPECT_EQ(read_results(folder.path()).at(0).rows.at(0).evidence, Evidence::kDerived);
 }
 
+TEST(Documents, PicturesThatAreNotThereAreCounted) {
+  const TemporaryFolder folder;
+  folder.write("here.png", "png");
+  folder.write("quality.json", R"({"target": "quality", "title": "", "date": "", "machine": "", "version": "", "quick": false, "seconds": 1, "rows": [],
+    "pictures": [{"file": "gone.png", "caption": "g"}, {"file": "here.png", "caption": "h"}, {"file": "gone-too.png", "caption": "t"}]})");
+  const auto results = read_results(folder.path());
+  ASSERT_EQ(results.at(0).pictures.size(), 1u);
+  EXPECT_EQ(results[0].pictures[0].caption, "h");
+  EXPECT_EQ(results[0].pictures_left_out, 2u);
+  EXPECT_NE(report_page(results, {}, {{}}, folder.path()).find("Pictures of 2 more rows"), std::string::npos);
+}
+
 TEST(Documents, TheClaimsOfTheTreeAreRead) {
   const auto claims = read_claims(MEGASLIDE_SOURCE_DIR "/configs/experiments/claims.json");
   EXPECT_GE(claims.size(), 10u);

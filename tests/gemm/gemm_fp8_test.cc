@@ -1,6 +1,7 @@
 // E4M3, and the 8-bit product on the CPU against fp64 sums of its own codes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/support/fp8_layer.h"

@@ -2,6 +2,7 @@
 #include "kernels/gemm/split_linear.h"
 
 #include <array>
+#include <functional>
 
 #include "tests/support/elementwise.h"
 #include "tensor/tensor.h"

@@ -1,6 +1,7 @@
 // The cuda device over the mock of the CUDA runtime, without kernels.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "device/device.h"

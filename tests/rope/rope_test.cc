@@ -1,5 +1,7 @@
 #include "kernels/rope/rope.h"
 
+#include <cmath>
+
 #include "tests/support/elementwise.h"
 
 namespace megaslide {

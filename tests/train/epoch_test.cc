@@ -1,6 +1,7 @@
 // Buckets, repeats, mixing of pictures and videos, and the remainders of accumulation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>

@@ -1,6 +1,7 @@
 // Data that is damaged or makes no sense: refused with the file's name, before a step is made of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "train/checkpoint.h"
 #include "train/resume.h"

@@ -1,6 +1,7 @@
 // What a run may choose about its schedule: where inputs of layers wait, and when the optimizer runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/shard.h"

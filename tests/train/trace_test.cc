@@ -1,6 +1,7 @@
 // Traces of runs and of plans, read as a viewer reads them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>

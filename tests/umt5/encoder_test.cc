@@ -1,5 +1,6 @@
 // The encoder as a whole: independence of neighbours and threads, forms of the checkpoint, faults.
 #include <cstring>
+#include <functional>
 
 #include <nlohmann/json.hpp>
 

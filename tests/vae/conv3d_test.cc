@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "kernels/tile/unit.h"
 #include "tests/support/elementwise.h"

@@ -1,6 +1,9 @@
 // Attention, shortcuts and planes of frames against their formulas (spec wan.md C.2, C.7).
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "kernels/frame/frame_ops.h"
 #include "tests/vae/vae_files.h"
 

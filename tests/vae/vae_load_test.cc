@@ -1,6 +1,7 @@
 // Folders of autoencoders as they should not be: configs and weights that are damaged, odd or of something else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"

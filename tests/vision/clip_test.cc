@@ -1,6 +1,8 @@
 // CLIP and the aesthetic head against goldens of OpenAI's and transformers' code in fp64 (spec vbench.md).
 #include "vision/clip.h"
 
+#include <algorithm>
+
 #include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/vision/reference_pixels.h"

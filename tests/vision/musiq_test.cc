@@ -1,6 +1,8 @@
 // MUSIQ against goldens of pyiqa's code in fp64 (spec vbench-networks.md §2).
 #include "vision/musiq.h"
 
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"

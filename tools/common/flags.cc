@@ -1,6 +1,7 @@
 #include "common/flags.h"
 
 #include <charconv>
+#include <functional>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 

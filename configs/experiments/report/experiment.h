@@ -37,7 +37,8 @@ struct ExperimentResult {
   std::vector<ResultRow> rows;
   nlohmann::json charts;  // an array, see chart_svg()
   std::vector<ResultTable> tables;
-  std::vector<ResultPicture> pictures;
+  std::vector<ResultPicture> pictures;  // those whose files are there
+  size_t pictures_left_out = 0;         // those whose files are not
 
   const ResultRow* find(const std::string& id) const;
 };

@@ -122,6 +122,8 @@ std::string result_section(const ExperimentResult& r, const std::vector<std::str
   for (const ResultPicture& p : r.pictures)
     out += fmt::format("<figure><img src=\"data:image/png;base64,{}\" alt=\"{}\"><figcaption>{}</figcaption></figure>\n", base64(read_file(folder + "/" + p.file, 16 << 20)), esc(p.caption), esc(p.caption));
   if (!r.pictures.empty()) out += "</div>\n";
+  if (r.pictures_left_out)
+    out += fmt::format("<p class=\"soft\">Pictures of {} more rows are not here: their numbers come from an earlier run, and pictures of samples are not kept.</p>\n", r.pictures_left_out);
   return out + rows_html(r) + "</section>\n";
 }
 

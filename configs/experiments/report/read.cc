@@ -42,12 +42,17 @@ ResultTable read_table(const json& j) {
   return table;
 }
 
-ExperimentResult read_result(const json& j) {
+ExperimentResult read_result(const json& j, const std::string& folder) {
   ExperimentResult r{j.at("target"), j.at("title"), j.at("date"), j.at("machine"), j.at("version"), j.at("quick"), j.at("seconds"),
                      j.value("text", std::vector<std::string>{}), {}, j.value("charts", json::array()), {}, {}};
   for (const json& row : j.at("rows")) r.rows.push_back(read_row(row));
   for (const json& table : j.value("tables", json::array())) r.tables.push_back(read_table(table));
-  for (const json& p : j.value("pictures", json::array())) r.pictures.push_back({p.at("file"), p.at("caption")});
+  for (const json& p : j.value("pictures", json::array())) {
+    ResultPicture picture{p.at("file"), p.at("caption")};
+    // Rows that were restored from the tree come without their samples.
+    if (fs::exists(folder + "/" + picture.file)) r.pictures.push_back(std::move(picture));
+    else ++r.pictures_left_out;
+  }
   return r;
 }
 
@@ -92,7 +97,7 @@ std::vector<ExperimentResult> read_results(const std::string& folder) {
   std::vector<ExperimentResult> results;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none))
-    if (entry.is_regular_file() && entry.path().extension() == ".json") results.push_back(read_document(entry.path().string(), read_result));
+    if (entry.is_regular_file() && entry.path().extension() == ".json") results.push_back(read_document(entry.path().string(), [&](const json& j) { return read_result(j, folder); }));
   if (results.empty()) throw Error(folder + ": no TARGET.json", "make -C configs/experiments memory, or another target");
   std::ranges::sort(results, {}, [](const ExperimentResult& r) { return std::tuple(place_of(r.target), r.target); });
   return results;
