@@ -2,6 +2,7 @@
 // written. Usage: cases_driver FOLDER BIN-DIR [ID...]; the environment variable MEGASLIDE_CASES replaces FOLDER.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

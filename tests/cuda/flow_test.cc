@@ -1,6 +1,7 @@
 // What networks of optical flow do to frames, as CUDA kernels.
 #include "kernels/flow/flow.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>

@@ -1,5 +1,6 @@
 // Whole networks that score frames, their kernels' CUDA entries in place of the CPU's: the tiny ones of tests/data/vbench against their
 // goldens. A kernel without such an entry fails, and so does one that leaves to the next what that does not expect.
+#include <algorithm>
 #include <functional>
 
 #include "tests/cuda/gemm_layer.h"

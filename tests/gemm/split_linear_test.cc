@@ -1,6 +1,7 @@
 // fp32 products by bf16 parts against fp64 loops, where the processor has the unit.
 #include "kernels/gemm/split_linear.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 

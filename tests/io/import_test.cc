@@ -1,6 +1,7 @@
 // Whole checkpoints in and out: parts in every layout, FP8, two networks, damaged weights (libcore/io/shard.h).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // Blocks with every kind of attention: finite differences, batches, threads, chunks, workspace.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"

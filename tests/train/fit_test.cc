@@ -1,6 +1,8 @@
 // What fits: the longest clip, the largest picture, and the fewest settings that make a run fit.
 #include "plan/fit.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "config/load.h"

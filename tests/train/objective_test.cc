@@ -1,6 +1,7 @@
 // What the samples of a run are: noise levels, the clean first frame, loss weights, captions; and that they depend on nothing else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>

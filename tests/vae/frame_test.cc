@@ -1,6 +1,7 @@
 // Attention, shortcuts and planes of frames against their formulas (spec wan.md C.2, C.7).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

@@ -1,6 +1,7 @@
 // The autoencoders against diffusers: encode, decode and every stage (tests/data/vae/README.md).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "kernels/tile/unit.h"

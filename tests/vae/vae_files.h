@@ -1,5 +1,6 @@
 // The tiny autoencoders of tests/data/vae (README there), and copies of them that a test may damage.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>

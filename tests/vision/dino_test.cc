@@ -1,6 +1,8 @@
 // DINO against goldens of transformers' and torch.hub's code in fp64 (spec vbench.md).
 #include "vision/dino.h"
 
+#include <algorithm>
+
 #include "tests/support/error_text.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/vision/reference_pixels.h"

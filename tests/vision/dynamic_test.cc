@@ -1,6 +1,7 @@
 // dynamic_degree and the static filter from given flows.
 #include "vision/dynamic.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/support/error_text.h"

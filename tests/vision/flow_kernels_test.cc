@@ -1,6 +1,7 @@
 // Kernels of optical flow against their plain twins, on every instruction set of this machine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -36,7 +36,7 @@ class AlteredWeights {
   }
   AlteredWeights& flatten(const std::string& name) {
     TensorView& v = at(name).second;
-    v.shape = {v.elements()};
+    v.shape.assign(1, v.elements());
     return *this;
   }
   AlteredWeights& add(const std::string& name, const HostTensor& t) {

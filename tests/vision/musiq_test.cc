@@ -1,6 +1,7 @@
 // MUSIQ against goldens of pyiqa's code in fp64 (spec vbench-networks.md §2).
 #include "vision/musiq.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 // Networks that score on the cuda device, over the mock of the CUDA runtime: as near to the goldens as on the processor.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"
