@@ -1,24 +1,8 @@
 #!/usr/bin/env bash
 # The layering check must find what it is there for: one small wrong tree a rule.
 set -euo pipefail
-check=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/check.sh
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-failures=0
-
-# expect good|bad FILE LINE...
-expect() {
-  local verdict=$1 file=$2 result=good
-  shift 2
-  rm -rf "${tree:?}"/*
-  mkdir -p "$tree/$(dirname "$file")"
-  printf '%s\n' "$@" >"$tree/$file"
-  "$check" "$tree" >/dev/null 2>&1 || result=bad
-  if [[ $result != "$verdict" ]]; then
-    echo "FAILED: $file: '$*' was taken as $result"
-    failures=$((failures + 1))
-  fi
-}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/../support/wrong_trees.sh" "$here/check.sh"
 
 expect good libcore/base/a.cc '#include "base/error.h"' '#include <vector>'
 expect bad libcore/base/a.cc '#include "tensor/tensor.h"'
@@ -50,5 +34,4 @@ expect bad libcore/io/a.cc 'auto* p = std::getenv("HOME");'
 expect bad tools/finetune.cc 'int main() {' $(seq 80)
 expect good tools/finetune_modes.cc $(seq 90)
 
-((failures == 0)) && echo "every rule finds its violation"
-exit $((failures > 0))
+end_of_trees "every rule finds its violation"

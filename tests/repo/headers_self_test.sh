@@ -1,25 +1,8 @@
 #!/usr/bin/env bash
 # The check of the headers must find what it is there for, and nothing else.
 set -euo pipefail
-check=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/headers.sh
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-failures=0
-
-# expect good|bad FILE LINE...
-expect() {
-  local verdict=$1 file=$2 result=good
-  shift 2
-  rm -rf "${tree:?}"/*
-  mkdir -p "$tree/$(dirname "$file")" "$tree/libcore/base"
-  echo '#pragma once' >"$tree/libcore/base/empty.h"
-  printf '%s\n' "$@" >"$tree/$file"
-  "$check" "$tree" >/dev/null 2>&1 || result=bad
-  if [[ $result != "$verdict" ]]; then
-    echo "FAILED: $file: '$*' was taken as $result"
-    failures=$((failures + 1))
-  fi
-}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/../support/wrong_trees.sh" "$here/headers.sh"
 
 for header in nlohmann/json.hpp CLI/CLI.hpp yaml-cpp/yaml.h oneapi/dnnl/dnnl.hpp regex fmt/format.h fmt/ranges.h filesystem \
   hwy/highway.h iostream fstream libavcodec/avcodec.h libswscale/swscale.h; do
@@ -35,5 +18,4 @@ expect good libcore/io/video_libav/av.h '#include <libavutil/opt.h>' '#include <
 expect good libcore/io/a.h '#include <nlohmann/json_fwd.hpp>' '#include <fmt/core.h>' '#include <vector>' '#include "filesystem"'
 expect good kernels/norm/norm-inl.h '#include <hwy/highway.h>'
 
-((failures == 0)) && echo "every heavy header is found"
-exit $((failures > 0))
+end_of_trees "every heavy header is found"
