@@ -131,6 +131,12 @@ for command in "finetune run.yaml" "sample-video model --prompt x -o x.mp4 --num
   if ((status == 2)); then expect 2 out '' err '--device cuda: this program was built without CUDA' err 'remedy: use --device cpu'; fi
 done
 
+# A plan needs no cache, and says so
+run plan-memory --run run.yaml --set data.cache=nowhere
+expect 1 out '' err '^plan-memory: error: nowhere: not a latent cache' err 'remedy: .*encode-clips.*--num-frames N --size WxH'
+run plan-memory --run run.yaml --set data.cache=nowhere --num-frames 9 --size 64x64
+expect 0
+
 # A budget that is too small: refused before anything is written, with remedies that fit when they are applied
 run plan-memory --run run.yaml --set stream.device_budget=3MB
 expect 3 out 'does not fit' out '--set stream\.device_budget=[0-9]+'

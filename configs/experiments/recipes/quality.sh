@@ -87,7 +87,11 @@ sample() { # sample ID MODEL DATA LENGTH: videos of the first prompts
   run sample-video "$2" --prompts "$WORK/$3/prompts.txt" -o "$folder/videos" --num-frames "$4" --size 64x64 --steps "$solver_steps" --seed 1 -q \
     --contact-sheet "$WORK/sheets/$1.png" >/dev/null
 }
-sampled() { score "score.$1" "$WORK/samples/$1/videos" sample "$@"; }
+sampled() { # the same, and their scores; again when the model was trained again
+  local scores=$WORK/rows/score.$1.json
+  [[ ! $WORK/rows/$(basename "$(dirname "$2")").json -nt $scores ]] || rm -f "$scores"
+  score "score.$1" "$WORK/samples/$1/videos" sample "$@"
+}
 
 for data in "${datasets[@]}"; do
   for n in "$short" "$long"; do
