@@ -9,7 +9,7 @@ usage() {
   cat <<'TEXT'
 usage: tests/repo/bare_package.sh [--demo STEPS] [--test] SUITE DIR
 
-  SUITE         bookworm or trixie (debootstrap must know it)
+  SUITE         bookworm, trixie, or Ubuntu's noble
   DIR           where the two roots lie: DIR/build is kept for the next run, DIR/install made anew
   --demo STEPS  before the package, scripts/demo with so many steps (800 is what it does by itself)
   --test        before the package, scripts/test

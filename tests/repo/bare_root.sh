@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves that nothing installed by hand counts: makes a bare Debian in a folder, clones the source into it, and runs a
+# Proves that nothing installed by hand counts: makes a bare Debian or Ubuntu in a folder, clones the source into it, and runs a
 # script of the project inside it as root. Not part of CI: it needs root, debootstrap, a Debian mirror and 4 GiB.
 set -euo pipefail
 
@@ -7,15 +7,15 @@ usage() {
   cat <<'TEXT'
 usage: tests/repo/bare_root.sh SUITE DIR [COMMAND...]
 
-  SUITE    bookworm or trixie (debootstrap must know it)
+  SUITE    bookworm, trixie, or Ubuntu's noble
   DIR      where the root lies; made when absent, kept for the next run
   COMMAND  run in the source folder of the root; default: scripts/demo
 
 The source is a clone of what is committed here. The command runs without a terminal and without a locale.
 
-BARE_ROOT_MIRROR names the mirror (default: http://deb.debian.org/debian). A proxy in apt's configuration or in
-http_proxy of the calling shell is carried into the root. BARE_ROOT_CCACHE names a folder for the compiler's cache: with it a
-root that is made anew does not compile everything again.
+BARE_ROOT_MIRROR names the mirror (default: http://deb.debian.org/debian, http://archive.ubuntu.com/ubuntu). A proxy in apt's
+configuration or in http_proxy of the calling shell is carried into the root. BARE_ROOT_CCACHE names a folder for the compiler's
+cache: with it a root that is made anew does not compile everything again.
 TEXT
 }
 [[ ${1:-} == -h || ${1:-} == --help ]] && { usage; exit 0; }
@@ -25,7 +25,14 @@ suite=$1 root=$2
 shift 2
 (($#)) || set -- scripts/demo
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-mirror=${BARE_ROOT_MIRROR:-http://deb.debian.org/debian}
+case $suite in
+  noble)
+    # Debian's debootstrap need not know a later Ubuntu: they have been made in one way since this one.
+    mirror=http://archive.ubuntu.com/ubuntu components='main universe' recipe=gutsy
+    ;;
+  *) mirror=http://deb.debian.org/debian components=main recipe=$suite ;;
+esac
+mirror=${BARE_ROOT_MIRROR:-$mirror}
 
 mkdir -p "$root"
 root=$(cd "$root" && pwd)
@@ -33,7 +40,7 @@ root=$(cd "$root" && pwd)
 if [[ ! -x $root/usr/bin/apt-get ]]; then
   command -v debootstrap >/dev/null || apt-get install -y debootstrap
   echo "== debootstrap $suite" >&2
-  debootstrap --variant=minbase "$suite" "$root" "$mirror"
+  debootstrap --variant=minbase --components="${components/ /,}" "$suite" "$root" "$mirror" "/usr/share/debootstrap/scripts/$recipe"
 fi
 
 mounted=()
@@ -62,7 +69,7 @@ cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
 cp -L /etc/hosts "$root/etc/hosts" 2>/dev/null || true
 apt-config dump 2>/dev/null | grep -iE '^(Acquire::https?::Proxy|Acquire::https?::[^ ]*CaInfo|Acquire::Retries)' \
   >"$root/etc/apt/apt.conf.d/90host" || true
-echo "deb $mirror $suite main" >"$root/etc/apt/sources.list"
+echo "deb $mirror $suite $components" >"$root/etc/apt/sources.list"
 for extra in /usr/local/share/ca-certificates /etc/ssl/certs; do
   if [[ -d $extra ]]; then mkdir -p "$root$extra" && cp -rLn "$extra/." "$root$extra/" 2>/dev/null || true; fi
 done
