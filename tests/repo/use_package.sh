@@ -47,7 +47,8 @@ dpkg-query -L megaslide >installed
 apt-get -q remove -y megaslide | tail -1
 left=$(
   while IFS= read -r path; do [[ ! -e $path || -d $path ]] || echo "$path"; done <installed
-  find /usr /etc /var /opt /run /srv -xdev -iname '*megaslide*' ! -path '/var/cache/ccache/*'
+  # man keeps pages that it formatted, whosever they were.
+  find /usr /etc /var /opt /run /srv -xdev -iname '*megaslide*' ! -path '/var/cache/ccache/*' ! -path '/var/cache/man/*'
   comm -13 <(echo "$home_before") <(find ~ ! -name .bash_history | sort)
   dpkg-query -W megaslide 2>/dev/null || true
 )
