@@ -16,6 +16,6 @@ struct PlanArguments {
 };
 
 // A plan; with `fit` what fits; with `calibrate` this machine's rates. Returns the exit status.
-int plan_memory(Tool& tool, const PlanArguments& arguments);
+int plan_memory(Tool& tool, const PlanArguments& o);
 
 }  // namespace megaslide

@@ -25,6 +25,6 @@ class WeightReader {
 };
 
 // One module's weights into its slab, in pieces over the pool. The bits are those of load_state.
-void read_weights(ModuleState& module, DType compute_dtype, const SafetensorsFile& file, ThreadPool& pool);
+void read_weights(ModuleState& s, DType compute_dtype, const SafetensorsFile& file, ThreadPool& pool);
 
 }  // namespace megaslide

@@ -24,8 +24,8 @@ class Tokenizer {
   // Error naming the file for anything that is missing, damaged or of another kind. Whatever the setting, a model without
   // byte pieces has <unk> only.
   static Tokenizer open(const std::string& folder, std::optional<UnknownCharacters> unknown = std::nullopt);
-  // The same from bytes; `source` names them in messages.
-  Tokenizer(std::string_view model, const std::string& source, std::optional<UnknownCharacters> unknown = std::nullopt);
+  // The same from the bytes of such a model; `source` names them in messages.
+  Tokenizer(std::string_view bytes, const std::string& source, std::optional<UnknownCharacters> unknown = std::nullopt);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

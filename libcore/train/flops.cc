@@ -34,7 +34,7 @@ double deformable_flops(const ModelConfig& c, int64_t layer, const BatchShape& s
   for (const DsaHeads& run : dsa.runs)
     if (searches && run.mode != DsaMode::kRigid) flops += 81 * (32 + 4 + 10) * static_cast<double>(std::min(run.kernel[0], s.frames) - 1);
   if (dsa.pooled) {
-    const auto tiles = [](int64_t length) { return static_cast<double>((length + 3) / 4); };
+    const auto tiles = [](int64_t length) { return static_cast<double>((length + 3) / 4); };  // NOLINT(bugprone-integer-division): whole tiles
     const double pooled = tiles(s.frames) * tiles(s.height) * tiles(s.width);
     flops += 5 * d + 4 * d * pooled * pooled / static_cast<double>(s.tokens());
   }

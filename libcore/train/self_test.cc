@@ -116,6 +116,8 @@ class Runner {
     for (int64_t s = from + 1; s <= to; ++s) {
       std::vector<HostBatch> batches;
       std::vector<MicroBatch> views;
+      batches.reserve(kMicrobatches);
+      views.reserve(kMicrobatches);
       for (int a = 0; a < kMicrobatches; ++a) batches.push_back(random_batch(options_.model, s, a));
       for (const auto& b : batches) views.push_back(b.view());
       step.begin(views, 1e-3);

@@ -66,7 +66,7 @@ class TrainStep {
  private:
   Event update(int module, const Event& released);
   void gradient_ready(int module, const Event& event);
-  Event enqueue_adamw(int module, double learning_rate, int64_t step);
+  Event enqueue_adamw(int module, double learning_rate, int64_t number);
   Event enqueue_on_device(int module, const AdamWStep& step);
   // On the host stream: whether a module may be updated by its own gradients alone, and by which factor on them.
   bool decide_alone(int module, float& clip);

@@ -52,7 +52,7 @@ Taps taps(int64_t i, int64_t from, int64_t to) {
 DinoNetwork DinoNetwork::load(const Place& place, const NetworkWeights& file, DType compute) {
   const Names& names = file.has(hugging_face_names().class_token) ? hugging_face_names() : hub_names();
   const TransformerShape shape = transformer_shape(file, names.blocks, kEps, MlpActivation::kGelu, false);
-  const Shape kernel = file.shape(names.patches + ".weight"), table = file.shape(names.places);
+  const Shape &kernel = file.shape(names.patches + ".weight"), &table = file.shape(names.places);
   const int64_t side = kernel.empty() ? 0 : kernel.back(), rows = table.size() == 3 ? table[1] : 0;
   DinoNetwork d;
   d.grid_ = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(std::max<int64_t>(rows - 1, 0)))));

@@ -82,12 +82,13 @@ Outcome run(const Problem& o, Codecs codecs, const AfterStep& after_step = nullp
   Outcome out;
   p = s.master();
   const std::vector<float> v = s.second();
+  constexpr double kHalf = kN / 2;  // NOLINT(bugprone-integer-division): kN is even
   for (size_t i = 0; i < h.size(); ++i) {
     const double d = p[i] - target[i];
-    out.loss[i % 2] += 0.5 * h[i] * d * d / (kN / 2);
+    out.loss[i % 2] += 0.5 * h[i] * d * d / kHalf;
     if (i % 2 != 0) continue;
-    out.moved += std::abs(p[i] - p_at_change[i]) / (kN / 2);
-    out.root_v += std::sqrt(v[i]) / (kN / 2);
+    out.moved += std::abs(p[i] - p_at_change[i]) / kHalf;
+    out.root_v += std::sqrt(v[i]) / kHalf;
   }
   return out;
 }

@@ -54,7 +54,7 @@ void comfy_prefix(Case& c) {
   if (!c.expect(info.is_object(), "no --info")) return;
   const Json& config = info.at("config");
   c.expect(config.at("dim") == c.check().at("dim") && config.at("heads") == c.check().at("heads") && config.at("layers") == c.check().at("layers") && config.at("ffn_dim") == c.check().at("ffn"), config.dump());
-  c.expect(info.at("tensors").size() == c.check().at("tensors"), info.at("tensors").size() == 0 ? "no tensors" : std::to_string(info.at("tensors").size()) + " tensors");
+  c.expect(info.at("tensors").size() == c.check().at("tensors"), info.at("tensors").empty() ? "no tensors" : std::to_string(info.at("tensors").size()) + " tensors");
   c.expect_status(c.run({"shard-weights", "--export", "wan", c.work("model"), "-o", c.work("wan.safetensors")}), 0, "export wan");
   c.expect_status(c.run({"shard-weights", "--export", "diffusers", c.work("model"), "-o", c.work("diffusers")}), 0, "export diffusers");
   c.expect(c.check().at("state_hash") == state_hash(c.work("wan.safetensors")), "exported tensors differ");

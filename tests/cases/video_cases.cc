@@ -246,7 +246,7 @@ void animated_webp(Case& c) {
   if (!c.expect(clip != nullptr, "not in the report")) return;
   if (clip->at("status") != "dropped") c.expect(clip->at("frames_decoded") == c.check().at("frames_if_kept"), "taken as " + clip->at("frames_decoded").dump() + " pictures");
   else c.expect(reason_of(*clip).find("animated WebP") != std::string::npos && reason_of(*clip).find("convert") != std::string::npos, reason_of(*clip));
-  c.expect(e.kept().size() >= 1, "the other clip is lost");
+  c.expect(!e.kept().empty(), "the other clip is lost");
   c.saw(clip->at("status").get<std::string>() + ": " + reason_of(*clip));
 }
 

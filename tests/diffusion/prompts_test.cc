@@ -44,7 +44,7 @@ TEST(Prompts, NamesNeitherCollideNorEscape) {
   for (int i = 0; i < 100; ++i) japanese += "凧";
   const std::vector<std::string> prompts{
       "A kite over dunes", "a kite over dunes", "she says \"stop\", then waits", "-negative looking", "a path / with ../ slashes",
-      "fa\xC3\xA7" "ades at dusk", "fac\xCC\xA7" "ades at dusk", japanese, long_prompt, long_prompt + "k", "..", "A kite over dunes", "ends with a dot."};
+      "fa\u00E7ades at dusk", "fac\u0327ades at dusk", japanese, long_prompt, long_prompt + "k", "..", "A kite over dunes", "ends with a dot."};
   const auto named = name_prompts(prompts);
   ASSERT_EQ(named.size(), prompts.size());
   std::set<std::string> folded;

@@ -15,7 +15,6 @@
 
 namespace megaslide {
 namespace {
-namespace fs = std::filesystem;
 using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA "/sampling";

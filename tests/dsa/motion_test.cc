@@ -143,8 +143,8 @@ TEST(Motion, nothing_crosses_a_cut) {
   const size_t shot = 2 * 24 * 12;  // elements of x in the first shot
   for (size_t i = shot; i < other.tensors["x"].size(); ++i) other.tensors["x"][i] += 1;
   const NamedResults a = run(c), b = run(other);
-  for (const auto& [name, per_token] : {std::pair{"m", 10}, std::pair{"dx", 12}})
-    for (size_t i = 0; i < static_cast<size_t>(48 * per_token); ++i) ASSERT_EQ(a.at(name)[i], b.at(name)[i]) << name;
+  for (const auto& [name, per_token] : {std::pair{"m", size_t{10}}, std::pair{"dx", size_t{12}}})
+    for (size_t i = 0; i < 48 * per_token; ++i) ASSERT_EQ(a.at(name)[i], b.at(name)[i]) << name;
 }
 
 // A texture that slides by whole tokens is found where its patch is in view.

@@ -55,8 +55,8 @@ TEST(Aggregate, EqualsTheGoldenSets) {
     EXPECT_EQ(a.present, set["ours"]["present"].get<int>());
     EXPECT_EQ(a.outside, set["ours"]["outside_0_1"].get<std::vector<std::string>>());
     for (const auto& [d, v] : set["normalised"].items()) EXPECT_NEAR(a.normalised.at(d), v.get<double>(), 1e-14) << d;
-    const auto check = [&](const std::optional<double>& got, const char* key) {
-      const Json& want = set["ours"][key];
+    const auto check = [&, &ours = set["ours"]](const std::optional<double>& got, const char* key) {
+      const Json& want = ours[key];
       EXPECT_EQ(got.has_value(), !want.is_null()) << key;
       if (got && !want.is_null()) {
         EXPECT_NEAR(*got, want.get<double>(), 1e-14) << key;  // 16 roundings of values near 1

@@ -144,10 +144,7 @@ TEST(Audit, TheKnownTrapsOfFileNames) {
   std::vector<VideoItem> items =
       items_of({"A fantasy landscape-0.mkv", "A fantasy landscape-1.mkv", "a fantasy landscape-0.mkv",
                 "ends with a dot-1.mkv", "ends with a dot.-0.mkv", "extra clip-0.mkv",
-                "fac\xCC\xA7"
-                "ades at dusk-0.mkv",
-                "fa\xC3\xA7"
-                "ades at dusk-1.MKV"});
+                "fac\u0327ades at dusk-0.mkv", "fa\u00E7ades at dusk-1.MKV"});
   const std::vector<PromptEntry> prompts{{"A fantasy landscape", {}},
                                          {"a fantasy landscape", {}},
                                          {"fa\xC3\xA7"

@@ -120,8 +120,9 @@ void weight_gradient(Stream& stream, float* dw, const void* dy, const void* x, i
 
 TEST_P(Gemm, ForwardMatchesFp64) {
   InlineStream stream(2);
-  for (const auto& [m, n, k] : kShapes)
+  for (const Shape& shape : kShapes)
     for (const bool with_bias : {false, true}) {
+      const int64_t m = shape.m, n = shape.n, k = shape.k;
       const Operand x(m * k, dtype, 1), w(n * k, dtype, 2), b(n, dtype, 3);
       auto packed = aligned(linear_packed_bytes(n, k, dtype, PackFor::kForward));
       linear_pack(stream, packed.get(), w.data.data(), n, k, dtype, PackFor::kForward);
@@ -137,8 +138,9 @@ TEST_P(Gemm, ForwardMatchesFp64) {
 
 TEST_P(Gemm, InputGradientMatchesFp64) {
   InlineStream stream(2);
-  for (const auto& [m, n, k] : kShapes)
+  for (const Shape& shape : kShapes)
     for (const bool accumulate : {false, true}) {
+      const int64_t m = shape.m, n = shape.n, k = shape.k;
       const Operand dy(m * n, dtype, 1), w(n * k, dtype, 2), before(m * k, DType::kF32, 3);
       auto packed = aligned(linear_packed_bytes(n, k, dtype, PackFor::kInputGradient));
       linear_pack(stream, packed.get(), w.data.data(), n, k, dtype, PackFor::kInputGradient);
@@ -156,7 +158,8 @@ TEST_P(Gemm, InputGradientMatchesFp64) {
 
 TEST_P(Gemm, WeightGradientAccumulates) {
   InlineStream stream(2);
-  for (const auto& [m, n, k] : kShapes) {
+  for (const Shape& shape : kShapes) {
+    const int64_t m = shape.m, n = shape.n, k = shape.k;
     const Operand dy(m * n, dtype, 1), x(m * k, dtype, 2), before(n * k, DType::kF32, 3);
     std::vector<float> dw = before.value;
     weight_gradient(stream, dw.data(), dy.data.data(), x.data.data(), m, n, k, dtype);

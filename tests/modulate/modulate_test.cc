@@ -40,7 +40,7 @@ TEST(Modulation, BlockAndHead) {
 class GatedAdd : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
 TEST_P(GatedAdd, AgreesWithItsFormula) {
-  const auto [groups, group_rows, width] = GetParam();
+  const int64_t groups = std::get<0>(GetParam()), group_rows = std::get<1>(GetParam()), width = std::get<2>(GetParam());
   const int64_t rows = groups * group_rows, stride = 2 * width;
   const std::vector<float> x = normals(rows * width, 1), a = normals(rows * width, 2),
                            gate = normals(groups * stride, 3), dy = normals(rows * width, 4);
@@ -80,7 +80,7 @@ TEST_P(GatedAdd, AgreesWithItsFormula) {
 }
 
 TEST_P(GatedAdd, Bf16AddsWhatItKeeps) {
-  const auto [groups, group_rows, width] = GetParam();
+  const int64_t groups = std::get<0>(GetParam()), group_rows = std::get<1>(GetParam()), width = std::get<2>(GetParam());
   const int64_t rows = groups * group_rows;
   const std::vector<float> x = normals(rows * width, 1), a = normals(rows * width, 2);
   for_each_target([&] {

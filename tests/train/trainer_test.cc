@@ -111,7 +111,7 @@ TEST(Trainer, FailuresOfTheOutputAreClear) {
 std::string write_replay(const std::string& path, int steps, float value) {
   std::vector<HostTensor> tensors;
   std::vector<std::pair<std::string, TensorView>> named;
-  tensors.reserve(static_cast<size_t>(4 * steps));
+  tensors.reserve(size_t{4} * static_cast<size_t>(steps));
   for (int step = 1; step <= steps; ++step)
     for (const auto& [what, shape, fill] : std::vector<std::tuple<const char*, Shape, float>>{
              {"x0", {1, 16, 3, 8, 8}, value}, {"noise", {1, 16, 3, 8, 8}, 0.5f}, {"sigma", {1}, 0.5f}, {"text", {1, 4, 32}, 0.5f}}) {

@@ -48,8 +48,10 @@ inline void write_small_cache(const std::string& path, const ModelConfig& config
     HostTensor latent(DType::kF32, latents[k]), text(DType::kF32, {static_cast<int64_t>(2 + i % 3), config.text_dim});
     fill_normal({latent.f32(), static_cast<size_t>(latent.elements())}, 1, RandomPurpose::kTest, i);
     // Something to learn: a value a channel and clip, with a little noise.
-    for (int64_t e = 0; e < latent.elements(); ++e)
-      latent.f32()[e] = 0.1f * latent.f32()[e] + std::sin(static_cast<float>(e / (latent.elements() / latents[k][0])) + static_cast<float>(i));
+    for (int64_t e = 0; e < latent.elements(); ++e) {
+      const int64_t channel = e / (latent.elements() / latents[k][0]);
+      latent.f32()[e] = 0.1f * latent.f32()[e] + std::sin(static_cast<float>(channel) + static_cast<float>(i));
+    }
     fill_normal({text.f32(), static_cast<size_t>(text.elements())}, 2, RandomPurpose::kTest, i);
     CachedClip c;
     c.key = "clip" + std::to_string(i);

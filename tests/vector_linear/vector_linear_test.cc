@@ -10,7 +10,7 @@ using namespace testing_support;
 class VectorLinear : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
 TEST_P(VectorLinear, AgreesWithLoops) {
-  const auto [m, n, k] = GetParam();
+  const int64_t m = std::get<0>(GetParam()), n = std::get<1>(GetParam()), k = std::get<2>(GetParam());
   const std::vector<float> x = normals(m * k, 1), w = normals(n * k, 2), b = normals(n, 3), dy = normals(m * n, 4);
   std::vector<float> y(static_cast<size_t>(m * n)), dx(x.size()), dw(w.size()), db(b.size());
   for (int64_t i = 0; i < m; ++i)

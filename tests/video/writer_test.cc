@@ -132,7 +132,7 @@ TEST(Png, RoundTripAndDamage) {
   for (const size_t at : {16, 20}) huge.replace(at, 4, {'\0', '\0', '\x3E', '\x80'});
   const std::string ihdr = huge.substr(12, 17);
   const auto sum = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(ihdr.data()), 17));
-  for (int i = 0; i < 4; ++i) huge[static_cast<size_t>(29 + i)] = static_cast<char>(sum >> (24 - 8 * i));
+  for (int i = 0; i < 4; ++i) huge[size_t{29} + static_cast<size_t>(i)] = static_cast<char>(sum >> (24 - 8 * i));
   expect_contains(error_of([&] { decode_png(huge); }), "16000x16000 pixels in");
   for (size_t n = 0; n < bytes.size() - 12; n += 17) EXPECT_THROW(decode_png(bytes.substr(0, n)), Error) << n;
 }

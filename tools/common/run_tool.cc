@@ -55,7 +55,7 @@ Error command_line_error(const CLI::App& app, const ToolInfo& info, const CLI::P
   const bool extras = e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (extras || e.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
     for (const std::string& extra : app.remaining(true)) {
-      if (extra.rfind("-", 0) != 0 || extra == "-") {
+      if (!extra.starts_with('-') || extra == "-") {
         if (extras) message = fmt::format("unexpected argument '{}'", extra);
         continue;
       }
