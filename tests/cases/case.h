@@ -49,7 +49,7 @@ class Case {
   std::string program(const std::string& name) const { return programs_ + "/" + name; }
 
   // PROGRAM ARGUMENTS...; a program without a slash is one of ours.
-  RunResult run(std::vector<std::string> command, const RunLimits& limits = {});
+  RunResult run(std::vector<std::string> command, const RunLimits& given = {});
   std::string copy(const std::string& from, const std::string& name);  // writable, into work()
 
   bool expect(bool holds, const std::string& what);
