@@ -49,10 +49,13 @@ void require_content(const SafetensorsFile& file, std::initializer_list<const Te
 
 CacheIdentity cache_identity(const ModelParts& parts) { return {codec_identity(parts), text_encoder_identity(parts)}; }
 
-LatentCache LatentCache::open(const std::string& dir) {
+void require_latent_cache(const std::string& dir, const std::string& remedy) {
   std::error_code ignored;
-  if (!fs::exists(cache_index_file(dir), ignored))
-    throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), "make one with encode-clips");
+  if (!fs::exists(cache_index_file(dir), ignored)) throw Error(fmt::format("{}: not a latent cache: index.json is missing", dir), remedy);
+}
+
+LatentCache LatentCache::open(const std::string& dir) {
+  require_latent_cache(dir, "make one with encode-clips");
   try {
     return read_index(dir);
   } catch (const Error& e) {

@@ -28,6 +28,9 @@ namespace megaslide {
 
 CacheIdentity cache_identity(const ModelParts& parts);
 
+// Throws Error with this remedy where `dir` holds no index.
+void require_latent_cache(const std::string& dir, const std::string& remedy);
+
 class LatentCache {
  public:
   // Reads the index and checks that every file is there. Throws Error naming what is wrong and how to make it again.

@@ -1,13 +1,12 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/ranges.h>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "data/cache_index.h"
+#include "data/cache.h"
 #include "diffusion/video_sampler.h"
 #include "io/open_model.h"
 #include "kernels/tile/unit.h"
@@ -168,10 +167,7 @@ PlanRequest plan_request(const RunConfig& run, const MachineConfig& machine, con
                             or_default(clips.height, r.model.height), run.data.batch_size)};
     r.max_microbatches = static_cast<int>(run.train.gradient_accumulation_steps);
   } else {
-    std::error_code ignored;
-    for (const std::string& cache : run.data.cache)
-      if (!std::filesystem::exists(cache_index_file(cache), ignored))
-        throw Error(fmt::format("{}: not a latent cache: index.json is missing", cache), "make one with encode-clips, or plan without clips: --num-frames N --size WxH");
+    for (const std::string& cache : run.data.cache) require_latent_cache(cache, "make one with encode-clips, or plan without clips: --num-frames N --size WxH");
     const auto data = open_training_data(run, r.model, open_parts(run.model.path));
     r.shapes = data->shapes();
     r.dataset_bytes = data->host_bytes();

@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "tests/model/network_driver.h"
+#include "tests/support/library_noise.h"
 
 namespace megaslide {
 namespace {
@@ -81,12 +82,6 @@ std::vector<float> loss_gradient(const std::vector<float>& out, const std::vecto
   }
   return d;
 }
-
-// Another order of the same fp32 sums has noise of the same size, not the same noise: a few times the library's own
-// distance from the fp64 truth, and never under a few roundings. The figure of a tensor is one draw: those of the
-// cross-attention's query path, where gradients nearly cancel, differ threefold among tensors of one cause, and ours there by
-// a fifth from one release of oneDNN to another (2.6: 5.6 times the library's distance, 3.7: 6.7 times).
-constexpr double kFactor = 8, kFloor = 5e-7;
 
 class Dit : public ::testing::TestWithParam<const char*> {};
 

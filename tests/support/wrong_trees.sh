@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# For a check of the tree that must find what it is there for: small trees, one rule each. Source it with the check as its argument, call
-# expect for each tree, and end with end_of_trees.
+# For a check of the tree that must find what it is there for: small trees, one rule each. Source it with the check as its
+# argument, call expect for each tree, and end with end_of_trees.
 check=${1:?a check}
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/library_noise.h"
 #include "tests/support/temporary_folder.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -18,6 +19,8 @@
 namespace megaslide {
 namespace {
 
+using testing_support::kFactor;
+using testing_support::kFloor;
 using testing_support::TemporaryFolder;
 
 const std::string kData = MEGASLIDE_TEST_DATA;
@@ -97,9 +100,6 @@ double distance(const HostTensor& a, const HostTensor& b) {
   for (int64_t i = 0; i < a.elements(); ++i) d.f32()[i] = a.f32()[i] - b.f32()[i];
   return norm_of(d);
 }
-
-// As tests/model/golden_test.cc: another order of the same fp32 sums has noise of the size of the library's own.
-constexpr double kFactor = 8, kFloor = 5e-7;
 
 // Every gradient of `probe` against the stored ones, each by its own noise, those that nearly cancel beside all.
 void compare_probe(const std::string& model, const std::string& io_path, const std::string& gradients_path, const std::string& meta_path) {
