@@ -10,8 +10,8 @@
 using namespace megaslide;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  constexpr int kMostPictures = 8;
-  constexpr int64_t kMostPixels = 1 << 20;  // a picture; larger ones are opened, which decodes one
+  constexpr int kMostPictures = 3;
+  constexpr int64_t kMostPixels = 1 << 16;  // a picture; larger ones are opened, which decodes one
   static const int fd = memfd_create("video", MFD_CLOEXEC);
   static const std::string path = fmt::format("/proc/self/fd/{}", fd);
   MS_CHECK(fd >= 0 && ftruncate(fd, 0) == 0 && pwrite(fd, data, size, 0) == static_cast<ssize_t>(size));
