@@ -1,9 +1,11 @@
 #include "attention_check/stored_case.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -13,7 +15,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kLargest = int64_t{1} << 31;  // of any size in a case; products are checked against the tensors
+constexpr int64_t kLargest = int64_t{1} << 31;       // of any size in a case
+constexpr int64_t kMaxCaseBytes = 1 << 24;
+constexpr int64_t kMostElements = int64_t{1} << 40;  // of any tensor
 
 [[noreturn]] void bad(const std::string& what) { throw Error(what, "use a case in the format of golden/dsa"); }
 
@@ -22,6 +26,15 @@ int64_t integer(const Json& j, const char* key, int64_t low) {
   const int64_t v = j[key].get<int64_t>();
   if (v < low || v > kLargest) bad(fmt::format("\"{}\" is {}: outside {} … {}", key, v, low, kLargest));
   return v;
+}
+
+int64_t elements(std::initializer_list<int64_t> extents) {
+  int64_t n = 1;
+  for (const int64_t e : extents) {
+    if (e > kMostElements / n) bad("sizes that make a tensor of more than 2^40 elements");
+    n *= e;
+  }
+  return n;
 }
 
 double number(const Json& j, const char* key) {
@@ -62,6 +75,7 @@ void read_slots(const Json& j, StoredCase& c) {
   else if (mode == "rigid") c.mode = DsaOffsetMode::kRigid;
   else bad("\"mode\" is none of full, slice, rigid");
   c.groups = integer(j, "groups", 1);
+  elements({c.batch, c.tokens(), c.groups, 3, c.kernel[0], c.kernel[1], c.kernel[2]});
   c.t_lo = table(j, "t_lo", c.grid[0]);
   c.t_hi = table(j, "t_hi", c.grid[0]);
   if (c.t_lo.size() != c.t_hi.size()) bad("\"t_lo\" and \"t_hi\" come together or not at all");
@@ -95,18 +109,23 @@ void read_parameters(const Json& j, StoredCase& c) {
   const std::string kind = j.value("kind", Json()).is_string() ? j["kind"].get<std::string>() : "";
   c.batch = integer(j, "batch", 1);
   c.grid = triple(j, "grid_thw");
+  const int64_t rows = elements({c.batch, c.grid[0], c.grid[1], c.grid[2]});
   if (kind == "offset_net") {
     c.kind = CaseKind::kOffsetNet;
     c.channels = integer(j, "channels", 1);
+    elements({rows, c.channels});
     c.eps = static_cast<float>(number(j, "norm_eps"));
     return;
   }
   if (kind == "motion") {
     c.kind = CaseKind::kMotion;
-    return read_motion(j, c);
+    read_motion(j, c);
+    elements({rows, c.channels});
+    return;
   }
   c.heads = integer(j, "heads", 1);
   c.head_dim = integer(j, "head_dim", 1);
+  elements({rows, c.heads, c.head_dim});
   c.scale = static_cast<float>(number(j, "scale"));
   if (kind == "dsa") {
     c.kind = CaseKind::kDsa;
@@ -116,18 +135,22 @@ void read_parameters(const Json& j, StoredCase& c) {
   } else if (kind == "window") {
     c.kind = CaseKind::kWindow;
     c.window = triple(j, "window_thw");
+    elements({c.window[0], c.window[1], c.window[2]});
     c.layer = integer(j, "layer", 0);
   } else if (kind == "pooled") {
     c.kind = CaseKind::kPooled;
     c.tile = triple(j, "tile_thw");
+    elements({c.tile[0], c.tile[1], c.tile[2]});
   } else {
     bad(fmt::format("no kernel runs cases of kind \"{}\"", kind));
   }
 }
 
-Json read_case(const std::string& path) {
+// A path that is no case's says which argument it is.
+template <class F>
+auto of_second_argument(F&& read) {
   try {
-    return read_json(path, 1 << 24);
+    return read();
   } catch (const Error& e) {
     throw Error(e.message(), "the second argument is the case's JSON file, in the format of golden/dsa");
   }
@@ -169,6 +192,7 @@ void read_tensors(const SafetensorsFile& file, StoredCase& c) {
     const TensorInfo* w = file.find("linear_weight");
     if (w == nullptr || w->shape.size() != 2) bad("linear_weight is missing or no matrix");
     c.outputs = w->shape[0];
+    elements({c.batch, c.tokens(), std::max<int64_t>(c.outputs, 1)});
   }
   for (const auto& [name, shape] : expected_tensors(c)) {
     const TensorInfo* info = file.find(name);
@@ -221,17 +245,22 @@ OffsetNetShape StoredCase::offset_net_shape() const {
   return s;
 }
 
-StoredCase load_stored_case(const std::string& safetensors_path, const std::string& json_path) {
+StoredCase parse_stored_case(std::string_view json_text, const std::string& source) {
   StoredCase c;
-  const Json j = read_case(json_path);
+  const Json j = of_second_argument([&] { return parse_json(json_text, source); });
   try {
     if (!j.is_object()) bad("no JSON object");
-    const size_t slash = json_path.find_last_of('/') + 1;
-    c.name = j.value("case", Json()).is_string() ? j["case"].get<std::string>() : json_path.substr(slash);
+    const auto name = j.find("case");
+    c.name = name != j.end() && name->is_string() ? name->get<std::string>() : source.substr(source.find_last_of('/') + 1);
     read_parameters(j, c);
   } catch (Error& e) {
-    throw e.add_context(json_path);
+    throw e.add_context(source);
   }
+  return c;
+}
+
+StoredCase load_stored_case(const std::string& safetensors_path, const std::string& json_path) {
+  StoredCase c = parse_stored_case(of_second_argument([&] { return read_file(json_path, kMaxCaseBytes); }), json_path);
   const SafetensorsFile file = SafetensorsFile::open(safetensors_path);
   try {
     read_tensors(file, c);

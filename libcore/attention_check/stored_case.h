@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/attention/attention.h"
@@ -48,6 +49,9 @@ struct StoredCase {
   PooledShape pooled_shape() const;
   OffsetNetShape offset_net_shape() const;
 };
+
+// The parameters alone. Every tensor that they ask for has at most 2^40 elements. Throws Error naming `source`.
+StoredCase parse_stored_case(std::string_view json_text, const std::string& source);
 
 // Reads and validates both files. Throws Error naming the file and what is wrong with it.
 StoredCase load_stored_case(const std::string& safetensors_path, const std::string& json_path);

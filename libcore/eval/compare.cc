@@ -5,71 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/unicode.h"
-#include "eval/import.h"
 #include "eval/report.h"
 #include "io/json.h"
-#include "io/video.h"
 
 namespace megaslide {
 namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-std::string name_of(const std::string& path) {
-  const std::string file = fs::path(path).filename().string();
-  const size_t dot = file.rfind('.');
-  // Frame folders have no extension, and prompts end with dots: only a known one is cut.
-  return to_nfc(dot != std::string::npos && is_video_file_name(file) ? file.substr(0, dot) : file);
-}
-
-void add_scores(ScoreSet& set, const std::string& dimension,
-                const std::vector<std::pair<std::string, double>>& videos) {
-  auto& scores = set.scores[dimension];
-  std::set<std::string> twice;
-  for (const auto& [path, value] : videos) {
-    const std::string name = name_of(path);
-    if (!scores.emplace(name, value).second) twice.insert(name);
-  }
-  for (const std::string& name : twice) {
-    scores.erase(name);
-    set.warnings.push_back(
-        fmt::format("{}: {}: several videos are named \"{}\": left out", set.label, dimension, name));
-  }
-}
-
-double value_of(const nlohmann::json& v) {
-  if (v.is_number()) return v.get<double>();
-  return v == "inf" ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
-}
-
-void load_json(ScoreSet& set, const std::string& path) {
-  const nlohmann::json doc = read_json(path);
-  const auto dims = doc.is_object() ? doc.find("dimensions") : doc.end();
-  if (!doc.is_object() || dims == doc.end() || !dims->is_object()) {
-    for (const auto& [name, s] : import_scores({path}, set.warnings)) add_scores(set, name, s.videos);
-    return;
-  }
-  for (const auto& [name, d] : dims->items()) {
-    const auto videos = d.is_object() ? d.find("videos") : d.end();
-    if (!d.is_object() || videos == d.end() || !videos->is_array())
-      throw Error(fmt::format("{}: {}: no list of videos", path, name));
-    std::vector<std::pair<std::string, double>> list;
-    for (const auto& v : *videos) {
-      if (!v.is_object() || !v.contains("path") || !v["path"].is_string() || !v.contains("value")) {
-        throw Error(fmt::format("{}: {}: expected videos with path and value", path, name));
-      }
-      list.emplace_back(v["path"].get<std::string>(), value_of(v["value"]));
-    }
-    add_scores(set, name, list);
-  }
-}
 
 // The results in a folder, or "".
 std::string results_in(const std::string& folder) {
@@ -126,7 +73,7 @@ ScoreSet load_scores(const std::string& path, const EvalOptions& options, StopTo
                       "compare takes results (--json output, a result folder) or videos");
   const std::string results = fs::is_directory(path, ec) ? results_in(path) : path.ends_with(".json") ? path : "";
   if (!results.empty()) {
-    load_json(set, results);
+    add_score_file(read_file(results, kMaxJsonBytes), results, set);
     return set;
   }
   EvalOptions o = options;

@@ -7,16 +7,10 @@
 #include <vector>
 
 #include "eval/evaluate.h"
+#include "eval/score_set.h"
 #include "eval/statistics.h"
 
 namespace megaslide {
-
-// dimension -> name of the video ("{prompt}-{index}", NFC, without folder and extension) -> value
-struct ScoreSet {
-  std::string label;
-  std::map<std::string, std::map<std::string, double>> scores;
-  std::vector<std::string> warnings;
-};
 
 // `path` is what report_json wrote, a VBench NAME_eval_results.json, a folder that holds one, or videos (evaluated with
 // `options`). Two videos of one name cannot be paired and are left out, with a warning.

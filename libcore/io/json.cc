@@ -66,6 +66,13 @@ json parse_json(std::string_view text, const std::string& source) {
 
 json read_json(const std::string& path, int64_t max_bytes) { return parse_json(read_file(path, max_bytes), path); }
 
+std::string short_json(const json& value) {
+  constexpr size_t kMost = 60;
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kMost) text.replace(kMost, std::string::npos, "…");
+  return text;
+}
+
 JsonFields::JsonFields(const json& from, std::string source) : json_(from), source_(std::move(source)) {
   if (!json_.is_object()) problem(fmt::format("expected an object, found {}", json_.type_name()));
 }

@@ -16,6 +16,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& source);
 inline constexpr int64_t kMaxJsonBytes = 200'000'000;
 nlohmann::json read_json(const std::string& path, int64_t max_bytes = kMaxJsonBytes);
 
+// A value for a message: as JSON in ASCII, cut after 60 characters.
+std::string short_json(const nlohmann::json& value);
+
 // Reads an object field by field and collects what is wrong, so that one message lists everything:
 //   JsonFields f(json, "manifest.json: config");
 //   f.read("dim", config.dim);  f.read_optional("name", config.name);  f.finish();

@@ -1,20 +1,16 @@
 // Recognising a foreign checkpoint and deriving its ModelConfig.
 #include <algorithm>
-#include <optional>
 #include <set>
-
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json_cursor.h"
 #include "config/nearest.h"
-#include "io/json.h"
+#include "io/wan_config_json.h"
 #include "io/wan_names.h"
 #include "io/wan_variants.h"
 
 namespace megaslide {
 namespace {
-using nlohmann::json;
 using Tensors = std::map<std::string, TensorSource::Entry>;
 
 // Repacks put the transformer under one of these.
@@ -80,46 +76,6 @@ void shapes_to_config(const Finder& f, ModelConfig& c) {
   if (c.layers > kMaxLayers) throw Error(fmt::format("{}: block numbers up to {}, more than any model has", f.path, c.layers - 1));
 }
 
-// The keys of config.json that shapes do not tell. Foreign files hold more keys than we know, and nulls.
-void merge_config_json(const json& from, const std::string& path, WanCheckpoint& out) {
-  if (!from.is_object()) throw Error(path + ": expected an object", "use the config.json that came with the weights");
-  const auto integer = [&](const char* key) -> std::optional<int64_t> {
-    const auto it = from.find(key);
-    if (it == from.end() || it->is_null()) return std::nullopt;
-    if (!it->is_number_integer()) throw Error(fmt::format("{}: {} must be an integer", path, key));
-    return it->get<int64_t>();
-  };
-  ModelConfig& c = out.config;
-  const auto agree = [&](const char* key, int64_t have) {
-    const auto value = integer(key);
-    if (value && *value != have)
-      throw Error(fmt::format("{}: {} is {}, but the weights have {}", path, key, *value, have), "config.json and weights do not belong together");
-  };
-  const bool diffusers = from.contains("num_attention_heads");
-  agree("num_layers", c.layers);
-  // What the config says is what the tensors are held against: all that differ are listed together.
-  for (const auto& [key, have] : {std::pair("ffn_dim", &c.ffn_dim), std::pair(diffusers ? "in_channels" : "in_dim", &c.in_channels),
-                                  std::pair(diffusers ? "out_channels" : "out_dim", &c.out_channels), std::pair("text_dim", &c.text_dim),
-                                  std::pair("freq_dim", &c.freq_dim)}) {
-    const auto value = integer(key);
-    if (value && (*value < 1 || *value > (int64_t{1} << 24))) throw Error(fmt::format("{}: {} is {}, unusable", path, key, *value));
-    if (value) *have = *value;
-  }
-  if (const auto heads = integer(diffusers ? "num_attention_heads" : "num_heads")) {
-    c.heads = *heads;
-    if (diffusers) {
-      if (const auto width = integer("attention_head_dim"); width && *width * *heads != c.dim)
-        throw Error(fmt::format("{}: {} heads of {} do not make the weights' width {}", path, *heads, *width, c.dim),
-                    "config.json and weights do not belong together");
-    } else {
-      agree("dim", c.dim);
-    }
-  }
-  if (const auto n = integer("rope_max_seq_len")) c.rope_max_seq_len = *n;
-  if (const auto n = integer("text_len")) c.text_len = *n;
-  if (const auto it = from.find("eps"); it != from.end() && it->is_number()) c.eps = it->get<double>();
-}
-
 std::string join(const std::vector<std::string>& lines, size_t limit) {
   std::string text;
   for (size_t i = 0; i < lines.size() && i < limit; ++i) text += "\n  " + lines[i];
@@ -183,7 +139,7 @@ WanCheckpoint identify_wan(const TensorSource& source, const std::string& config
   out.scales = find_fp8_scales(source);
   shapes_to_config(finder, out.config);
   ModelConfig& c = out.config;
-  if (!config_json.empty()) merge_config_json(parse_json(config_json, config_path), config_path, out);
+  if (!config_json.empty()) merge_wan_config_json(config_json, config_path, out.config);
   if (c.heads == 0) {
     if (c.dim % 128)
       throw Error(fmt::format("{}: the number of attention heads is not in the weights, and width {} is no multiple of 128", path, c.dim),

@@ -22,15 +22,14 @@ void read_size(JsonFields& f, const char* key, int64_t& value, int64_t most = kM
 template <class T>
 void expect(JsonFields& f, const char* key, const T& wanted) {
   const nlohmann::json* v = f.find(key);
-  if (v && *v != nlohmann::json(wanted)) f.problem(fmt::format("{} is {}, this program knows {} only", key, v->dump().substr(0, 60), nlohmann::json(wanted).dump()));
+  if (v && *v != nlohmann::json(wanted)) f.problem(fmt::format("{} is {}, this program knows {} only", key, short_json(*v), nlohmann::json(wanted).dump()));
 }
 
 }  // namespace
 
-Umt5Config read_umt5_config(const std::string& path) {
-  const nlohmann::json json = read_json(path, kMaxConfigBytes);
+Umt5Config umt5_config(const nlohmann::json& json, const std::string& source) {
   Umt5Config c;
-  JsonFields f(json, path);
+  JsonFields f(json, source);
   f.allow_unknown();
   expect(f, "model_type", "umt5");
   read_size(f, "vocab_size", c.vocab_size, int64_t{1} << 24);
@@ -47,5 +46,7 @@ Umt5Config read_umt5_config(const std::string& path) {
   f.finish();
   return c;
 }
+
+Umt5Config read_umt5_config(const std::string& path) { return umt5_config(read_json(path, kMaxConfigBytes), path); }
 
 }  // namespace megaslide

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace megaslide {
 
 struct Umt5Config {
@@ -17,6 +19,7 @@ struct Umt5Config {
 };
 
 // Throws Error naming the file and all that is missing, out of range, or another architecture's.
+Umt5Config umt5_config(const nlohmann::json& json, const std::string& source);
 Umt5Config read_umt5_config(const std::string& path);
 
 }  // namespace megaslide

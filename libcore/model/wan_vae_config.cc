@@ -153,7 +153,7 @@ WanVaeConfig wan_vae_config(const json& j, const std::string& source) {
   if (const json* kind = r.find("_class_name");
       kind && (!kind->is_string() || kind->get<std::string>() != "AutoencoderKLWan"))
     r.problem(fmt::format("_class_name is {}, not AutoencoderKLWan: this is no Wan autoencoder",
-                          kind->dump(-1, ' ', true, json::error_handler_t::replace)));
+                          short_json(*kind)));
   r.integer("z_dim", c.z_dim, 1, 1024);
   r.integer("base_dim", c.base_dim, 1, 4096);
   c.decoder_base_dim = c.base_dim;

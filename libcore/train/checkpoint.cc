@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "io/json.h"
 #include "io/state_hash.h"
 
 namespace megaslide {
@@ -169,7 +170,7 @@ RunState parse_run_state(const std::string& text, const std::string& source) {
     throw Error(source + ": the manifest holds no training state", "give a checkpoint folder (OUTPUT/checkpoints/step-…)");
   for (const char* key : {"step", "train_step", "seed"})
     if (!j[key].is_number_unsigned() || j[key].get<uint64_t>() > uint64_t{INT64_MAX})
-      throw Error(fmt::format("{}: the training state's {} is {}", source, key, j[key].dump()), older_remedy(source));
+      throw Error(fmt::format("{}: the training state's {} is {}", source, key, short_json(j[key])), older_remedy(source));
   RunState s;
   s.updates = j["step"].get<int64_t>();
   s.step = j["train_step"].get<int64_t>();

@@ -58,7 +58,9 @@ seeds_of() {
     clip_vocabulary) find "$DATA/vbench" -name 'clip_bpe.json' ;;
     sentencepiece | tokenizer) find "$DATA/umt5/tokenizer" -name 'spiece.model' ;;
     eval_prompts) find "$DATA/cases/eval-names" "$SHARED/cases/eval-names" -name 'prompts.json' ;;
-    vbench_scores) find "$DATA/eval" -name '*.json' ;;
+    config_json) find "$DATA" "$SHARED" -name 'config.json' -size -5k ;;
+    attention_case) find "$DATA/dsa" "$SHARED/golden" -name '*.json' -size -3k ;;
+    vbench_scores | score_set) find "$DATA/eval" -name '*.json' ;;
     png) find "$DATA/cases" "$SHARED/cases" -name '*.png' ;;
     video) find "$DATA/cases" "$DATA/eval" "$SHARED/cases" -name '*.mp4' -o -name '*.webm' -o -name '*.gif' -o -name '*.mkv' -o -name '*.avi' -o -name '*.mov' ;;
     *) ;;
