@@ -71,14 +71,47 @@ double compress_to_reference_white(double light, double peak) {
   return pq_to_light(p * top);
 }
 
-ToneMapper::ToneMapper(const ToneMapSpec& spec) : spec_(spec), matrix_(to_bt709(spec.primaries)), light_(kSignals), display_(kDisplaySteps + 1) {
-  for (int i = 0; i < kSignals; ++i) {
-    const double s = i / double{kSignals - 1};
-    double light = std::pow(s, 2.4);
-    if (spec.curve == LightCurve::kPq) light = pq_to_light(s) / kReferenceWhite;
-    if (spec.curve == LightCurve::kHlg) light = hlg_to_scene(s);
-    light_[static_cast<size_t>(i)] = static_cast<float>(light);
+namespace {
+
+// The tables that do not depend on a clip are made once: a set of them takes longer than a small clip's decoding.
+template <LightCurve curve>
+const std::vector<float>& light_table() {
+  static const std::vector<float> table = [] {
+    std::vector<float> light(kSignals);
+    for (int i = 0; i < kSignals; ++i) {
+      const double s = i / double{kSignals - 1};
+      light[static_cast<size_t>(i)] = static_cast<float>(curve == LightCurve::kPq    ? pq_to_light(s) / ToneMapper::kReferenceWhite
+                                                         : curve == LightCurve::kHlg ? hlg_to_scene(s)
+                                                                                     : std::pow(s, 2.4));
+    }
+    return light;
+  }();
+  return table;
+}
+
+const std::vector<float>& light_of(LightCurve curve) {
+  switch (curve) {
+    case LightCurve::kPq: return light_table<LightCurve::kPq>();
+    case LightCurve::kHlg: return light_table<LightCurve::kHlg>();
+    case LightCurve::kSdr: break;
   }
+  return light_table<LightCurve::kSdr>();
+}
+
+const std::vector<uint8_t>& display_of_root() {
+  static const std::vector<uint8_t> table = [] {
+    std::vector<uint8_t> display(kDisplaySteps + 1);
+    for (int i = 0; i <= kDisplaySteps; ++i)
+      display[static_cast<size_t>(i)] = static_cast<uint8_t>(std::lround(255 * std::pow(i / double{kDisplaySteps}, 2 / 2.4)));
+    return display;
+  }();
+  return table;
+}
+
+}  // namespace
+
+ToneMapper::ToneMapper(const ToneMapSpec& spec)
+    : spec_(spec), matrix_(to_bt709(spec.primaries)), light_(light_of(spec.curve)), display_(display_of_root()) {
   if (spec.curve != LightCurve::kSdr) {
     const double peak = spec.curve == LightCurve::kHlg ? kHlgPeak : spec.peak;
     for (int i = 0; i <= (kGainHigh - kGainLow) * kGainSteps + 1; ++i) {
@@ -86,8 +119,6 @@ ToneMapper::ToneMapper(const ToneMapSpec& spec) : spec_(spec), matrix_(to_bt709(
       gain_.push_back(static_cast<float>(compress_to_reference_white(light, peak) / light));
     }
   }
-  for (int i = 0; i <= kDisplaySteps; ++i)
-    display_[static_cast<size_t>(i)] = static_cast<uint8_t>(std::lround(255 * std::pow(i / double{kDisplaySteps}, 2 / 2.4)));
 }
 
 void ToneMapper::convert(const uint16_t* rgb, int64_t pixels, uint8_t* out) const {

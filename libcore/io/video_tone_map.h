@@ -32,10 +32,10 @@ class ToneMapper {
 
  private:
   ToneMapSpec spec_;
-  std::array<float, 9> matrix_{};   // to BT.709, row by row
-  std::vector<float> light_;        // of a 16-bit signal; HDR in units of the reference white, HLG before its OOTF
-  std::vector<float> gain_;         // of the largest component, by log2
-  std::vector<uint8_t> display_;    // 8-bit signal by the square root of light
+  std::array<float, 9> matrix_{};         // to BT.709, row by row
+  const std::vector<float>& light_;       // of a 16-bit signal; HDR in units of the reference white, HLG before its OOTF
+  std::vector<float> gain_;               // of the largest component, by log2
+  const std::vector<uint8_t>& display_;   // 8-bit signal by the square root of light
 };
 
 // The formulas behind the tables, in cd/m² and signals from 0 to 1.

@@ -9,23 +9,25 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/fuzz/run.sh [--executions N] [--jobs N] [--seconds N] [--save] [HARNESS...]
+usage: tests/fuzz/run.sh [--executions N] [--jobs N] [--seconds N] [--continue] [--save] [HARNESS...]
 
   --executions N  of each harness (default: 10000000)
   --jobs N        harnesses at a time (default: 1)
   --seconds N     a harness ends after this long, whatever it has reached (default: no limit)
+  --continue      what earlier runs executed counts, that of stopped ones, too: a long search in several sittings
   --save          copies up to 32 inputs of at most 1 KiB from each minimised corpus to tests/data/fuzz
 HARNESS: fuzz_NAME.cc's NAME; all without one. CXX names another clang++.
 TEXT
 }
 
-executions=10000000 jobs=1 seconds=0 save=0 names=()
+executions=10000000 jobs=1 seconds=0 save=0 continued=0 names=()
 while (($#)); do
   case $1 in
     --executions) executions=${2:?--executions needs a number}; shift 2 ;;
     --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
     --seconds) seconds=${2:?--seconds needs a number}; shift 2 ;;
     --save) save=1; shift ;;
+    --continue) continued=1; shift ;;
     -h | --help) usage; exit 0 ;;
     -*) usage >&2; exit 2 ;;
     *) names+=("$1"); shift ;;
@@ -89,13 +91,35 @@ prepare() {
   done
 }
 
+# Executions that the log of a run tells of, or 0. One that was killed has no statistics, only its last line of progress.
+executed_in() {
+  local count
+  count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$1" 2>/dev/null | tail -1)
+  [[ -n $count ]] || count=$(grep -aoE '^#[0-9]+' "$1" 2>/dev/null | tail -1 | tr -d '#') || true
+  echo "${count:-0}"
+}
+
+# Executions of all runs before, of whom the last may still have its log alone. A search that does not continue one begins at 0.
+executed_before() {
+  local tally=$BUILD/executed/$1 log=$BUILD/logs/$1.log sum=0
+  if ((continued)); then
+    [[ -s $tally ]] && sum=$(<"$tally")
+    sum=$((sum + $(executed_in "$log")))
+  fi
+  echo "$sum" >"$tally"
+  if [[ -f $log ]]; then mv "$log" "$log.before"; fi
+  echo "$sum"
+}
+
 run_one() {
-  local name=$1 corpus=$BUILD/corpus/$1 log=$BUILD/logs/$1.log longest timeout memory
+  local name=$1 corpus=$BUILD/corpus/$1 log=$BUILD/logs/$1.log longest timeout memory before
+  before=$(executed_before "$name")
+  ((before < executions)) || return 0
   read -r longest timeout memory <<<"$(limits_of "$name")"
   prepare "$name"
   local program=$BUILD/tests/fuzz_$name options=(-max_len="$longest" -timeout="$timeout" -rss_limit_mb="$memory" -malloc_limit_mb="$memory")
   # Libraries (libpng, libav, sentencepiece) are not instrumented: that a seed leads elsewhere in them is not seen, so seeds stay.
-  "$program" "${options[@]}" -runs="$executions" -max_total_time="$seconds" -print_final_stats=1 -reload=0 -keep_seed=1 \
+  "$program" "${options[@]}" -runs="$((executions - before))" -max_total_time="$seconds" -print_final_stats=1 -reload=0 -keep_seed=1 \
     -artifact_prefix="$BUILD/findings/$name/" "$corpus" >"$log" 2>&1 || true
   rm -rf "$corpus.small"
   mkdir "$corpus.small"
@@ -122,17 +146,16 @@ save_corpus() {
 }
 
 row() {
-  local name=$1 log=$BUILD/logs/$1.log executed last
-  executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
-  last=$(grep -aE 'cov: [0-9]+' "$log" | tail -1)
-  printf '%-18s %12s %8s %9s %9s %9s\n' "$name" "${executed:-0}" "$(sed -n 's/.*cov: \([0-9]*\).*/\1/p' <<<"$last")" \
-    "$(sed -n 's/.*ft: \([0-9]*\).*/\1/p' <<<"$last")" "$(find "$BUILD/findings/$name" -type f | wc -l)" \
-    "$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log" | tail -1)"
+  local name=$1 log=$BUILD/logs/$1.log lines
+  lines=$(cat "$log.before" "$log" 2>/dev/null || true)
+  last() { sed -n "s/$1/\\1/p" <<<"$lines" | tail -1; }
+  printf '%-18s %12s %8s %9s %9s %9s\n' "$name" "$(($(<"$BUILD/executed/$name") + $(executed_in "$log")))" "$(last '.*cov: \([0-9]*\).*')" \
+    "$(last '.*ft: \([0-9]*\).*')" "$(find "$BUILD/findings/$name" -type f | wc -l)" "$(last '^stat::average_exec_per_sec: *\([0-9]*\)')"
 }
 
 cmake --preset fuzz ${CXX:+-DCMAKE_CXX_COMPILER="$CXX"} >/dev/null
 cmake --build build/fuzz --target "${names[@]/#/fuzz_}" megaslide_video
-mkdir -p "$BUILD/logs"
+mkdir -p "$BUILD/logs" "$BUILD/executed"
 # A short stack with each allocation: to walk all of it is most of the time that a small input takes.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16:allocator_may_return_null=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
