@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -142,7 +143,7 @@ void read_parameters(const Json& j, StoredCase& c) {
     c.tile = triple(j, "tile_thw");
     elements({c.tile[0], c.tile[1], c.tile[2]});
   } else {
-    bad(fmt::format("no kernel runs cases of kind \"{}\"", kind));
+    bad(fmt::format("no kernel runs cases of kind {}", quote_for_message(kind)));
   }
 }
 

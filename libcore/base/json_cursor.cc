@@ -3,72 +3,14 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/utf8.h"
+
 namespace megaslide {
 namespace {
-
-// Length of the UTF-8 sequence at text[i], 0 when it is invalid; its value in `code`.
-size_t decode_utf8(std::string_view text, size_t i, uint32_t& code) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned char b = byte(i);
-  if (b < 0x80) return code = b, 1;
-  const size_t length = b >= 0xf0 && b <= 0xf4 ? 4 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xc2 && b < 0xe0 ? 2 : 0;
-  if (length == 0 || i + length > text.size()) return 0;
-  code = b & (0xffu >> (length + 1));
-  for (size_t k = 1; k < length; ++k) {
-    if ((byte(i + k) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (byte(i + k) & 0x3f);
-  }
-  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-  return length;
-}
-
-void append_utf8(std::string& out, uint32_t code) {
-  const auto put = [&](uint32_t b) { out += static_cast<char>(b); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 0x3f));
-  if (code < 0x10000) return put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 0x3f)), put(0x80 | (code & 0x3f));
-  put(0xf0 | code >> 18), put(0x80 | (code >> 12 & 0x3f)), put(0x80 | (code >> 6 & 0x3f)), put(0x80 | (code & 0x3f));
-}
-
-bool unsafe_to_print(uint32_t c) {
-  return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || (c >= 0x202a && c <= 0x202e) ||
-         (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
-}
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
-
-size_t find_invalid_utf8(std::string_view text) {
-  uint32_t code;
-  for (size_t i = 0; i < text.size();) {
-    const size_t n = decode_utf8(text, i, code);
-    if (n == 0) return i;
-    i += n;
-  }
-  return text.size();
-}
-
-std::string quote_for_message(std::string_view text) {
-  std::string out = "\"";
-  for (size_t i = 0, shown = 0; i < text.size(); ++shown) {
-    if (shown == 100) {
-      out += "…";
-      break;
-    }
-    uint32_t code = 0;
-    const size_t n = decode_utf8(text, i, code);
-    if (n == 0) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i++]));
-    } else {
-      if (unsafe_to_print(code)) out += fmt::format("\\u{:04x}", code);
-      else out += text.substr(i, n);
-      i += n;
-    }
-  }
-  return out + "\"";
-}
 
 JsonCursor::JsonCursor(std::string_view text, std::string source, int64_t byte_base)
     : text_(text), source_(std::move(source)), byte_base_(byte_base) {

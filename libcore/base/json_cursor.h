@@ -9,10 +9,6 @@
 
 namespace megaslide {
 
-// Text from a file made safe to print: in double quotes, control and bidirectional-override characters escaped,
-// cut after about 100 characters.
-std::string quote_for_message(std::string_view text);
-
 class JsonCursor {
  public:
   static constexpr int kMaxDepth = 128;
@@ -65,9 +61,5 @@ class JsonCursor {
   size_t at_ = 0, key_at_ = 0;
   int depth_ = 0;
 };
-
-// Offset of the first byte that is not part of valid UTF-8 (no overlong forms, surrogates, or values above U+10FFFF);
-// text.size() when all is valid.
-size_t find_invalid_utf8(std::string_view text);
 
 }  // namespace megaslide

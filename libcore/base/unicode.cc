@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace megaslide {
 namespace {
 
@@ -91,41 +93,6 @@ char32_t compose(char32_t a, char32_t b) {
 }
 
 }  // namespace
-
-std::u32string decode_utf8(std::string_view text) {
-  std::u32string out;
-  out.reserve(text.size());
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
-  for (size_t i = 0; i < text.size();) {
-    const uint8_t b = byte(i);
-    const int n = b < 0x80 ? 1 : b >= 0xC2 && b < 0xE0 ? 2 : (b & 0xF0) == 0xE0 ? 3 : b >= 0xF0 && b < 0xF5 ? 4 : 0;
-    char32_t code = n == 1 ? b : n == 0 ? 0xFFFD : b & (0xFF >> (n + 1));
-    bool good = n > 0;
-    for (int k = 1; k < n && good; ++k) {
-      good = (byte(i + static_cast<size_t>(k)) & 0xC0) == 0x80;
-      code = code << 6 | (byte(i + static_cast<size_t>(k)) & 0x3F);
-    }
-    good = good && !(n == 3 && code < 0x800) && !(n == 4 && (code < 0x10000 || code > 0x10FFFF)) &&
-           !(code >= 0xD800 && code < 0xE000);
-    out += good ? code : char32_t{0xFFFD};
-    i += good ? static_cast<size_t>(n) : 1;
-  }
-  return out;
-}
-
-void append_utf8(std::string& out, char32_t code) {
-  if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) code = 0xFFFD;
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0 | code >> 6), tail(0);
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xE0 | code >> 12), tail(6), tail(0);
-  } else {
-    out += static_cast<char>(0xF0 | code >> 18), tail(12), tail(6), tail(0);
-  }
-}
 
 std::u32string to_nfc(const std::u32string& text) {
   std::u32string d;

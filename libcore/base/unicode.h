@@ -8,10 +8,6 @@
 
 namespace megaslide {
 
-// Code points of `text`; bytes that are no UTF-8 become U+FFFD, one each.
-std::u32string decode_utf8(std::string_view text);
-void append_utf8(std::string& out, char32_t code);  // values that are no character give U+FFFD
-
 // Normalisation form C (Unicode Standard Annex 15), Hangul included.
 std::u32string to_nfc(const std::u32string& text);
 std::string to_nfc(std::string_view text);

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 
 namespace megaslide {
@@ -77,13 +77,6 @@ struct Walk {
   }
 };
 
-// A path is printed as it is when it is made of harmless characters.
-std::string printable(const std::string& path) {
-  for (const char c : path)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || static_cast<unsigned char>(c) >= 0x80) return quote_for_message(path);
-  return path;
-}
-
 }  // namespace
 
 Key& Schema::add(Key key) {
@@ -151,13 +144,13 @@ void read_tree(const YamlNode& root, const Schema& schema, ConfigErrors& errors,
   if (root.kind != YamlNode::Kind::kMap)
     return errors.add(root.line, root.column, "expected keys and values at the top, got " + describe_node(root));
   const Walk walk{schema,
-                  [&](const YamlNode& node, const std::string& path, const std::string& text) { errors.add(node.line, node.column, printable(path) + ": " + text); },
+                  [&](const YamlNode& node, const std::string& path, const std::string& text) { errors.add(node.line, node.column, quote_unless_plain(path) + ": " + text); },
                   [&](const std::string& path, const YamlNode& node) { places.note(path, node.line, node.column); }};
   walk.map("", root);
 }
 
 void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors& errors, Places& places) {
-  const std::string place = "--set " + printable(assignment.size() > 200 ? assignment.substr(0, 200) : assignment);
+  const std::string place = "--set " + quote_unless_plain(assignment.size() > 200 ? assignment.substr(0, 200) : assignment);
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) return errors.add(place, "expected key=value");
   if (find_invalid_utf8(assignment) != assignment.size()) return errors.add(place, "not UTF-8 text, which a configuration is");
@@ -165,7 +158,7 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
   if (schema.find(path) == nullptr && !schema.is_section(path)) {
     const size_t dot = path.rfind('.');
     const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
-    return errors.add(place, printable(path) + ": " + unknown_key(schema.is_section(section) ? section : "", last_name(path), schema));
+    return errors.add(place, quote_unless_plain(path) + ": " + unknown_key(schema.is_section(section) ? section : "", last_name(path), schema));
   }
   YamlNode node;
   const bool structured = !text.empty() && std::string("[{\"'").find(text[0]) != std::string::npos;
@@ -179,7 +172,7 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
     node.kind = YamlNode::Kind::kScalar;
     node.scalar = text;
   }
-  const Walk walk{schema, [&](const YamlNode&, const std::string& p, const std::string& message) { errors.add(place, printable(p) + ": " + message); },
+  const Walk walk{schema, [&](const YamlNode&, const std::string& p, const std::string& message) { errors.add(place, quote_unless_plain(p) + ": " + message); },
                   [&](const std::string& p, const YamlNode&) { places.note(p, place); }};
   if (schema.find(path) == nullptr && node.kind == YamlNode::Kind::kNull) return errors.add(place, path + ": is a section; set one of its keys");
   walk.value(path, node);
@@ -188,7 +181,7 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
 void read_record(const YamlNode& node, const Schema& schema, Problems& problems) {
   if (node.kind != YamlNode::Kind::kMap) return problems.push_back({&node, "expected a map, got " + describe_node(node)});
   const Walk walk{schema,
-                  [&](const YamlNode& at, const std::string& path, const std::string& text) { problems.push_back({&at, printable(path) + ": " + text}); },
+                  [&](const YamlNode& at, const std::string& path, const std::string& text) { problems.push_back({&at, quote_unless_plain(path) + ": " + text}); },
                   [](const std::string&, const YamlNode&) {}};
   walk.map("", node);
 }

@@ -14,8 +14,8 @@
 #include <yaml-cpp/parser.h>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/library_versions.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {
@@ -156,13 +156,6 @@ bool looks_plain(const std::string& text) {
   return true;
 }
 
-// yaml-cpp ends some messages with a byte of the file, which may be half a character.
-std::string printable_message(const std::string& text) {
-  for (const char c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) return quote_for_message(text);
-  return text;
-}
-
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text, const std::string& name) {
@@ -176,7 +169,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& name) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    const std::string message = printable_message(e.msg);
+    const std::string message = quote_unless_plain(e.msg);  // some end with a byte of the file, which may be half a character
     if (e.mark.is_null()) throw usage_error(fmt::format("{}: {}", name, message));
     throw at(name, e.mark.line + 1, e.mark.column + 1, message);
   }

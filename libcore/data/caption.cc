@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "base/json_cursor.h"
+#include "base/error.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

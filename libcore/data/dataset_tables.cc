@@ -5,6 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 #include "data/caption.h"
 #include "data/csv.h"

@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/json_cursor.h"
+#include "base/error.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {
@@ -44,17 +45,6 @@ Json clip_json(const ClipReport& c) {
   if (!c.md5.empty()) j["picture_md5"] = c.md5;
   if (!c.pictures.empty()) j["pictures"] = c.pictures;
   return j;
-}
-
-// Names and captions from files may hold control characters; a terminal must not see them.
-std::string printable(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    if (u < 0x20 || u == 0x7f) out += u == '\n' ? "\\n" : fmt::format("\\x{:02x}", u);
-    else out += c;
-  }
-  return out;
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 #include "data/caption.h"
 #include "eval/manifest.h"
 #include "io/video.h"

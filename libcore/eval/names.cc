@@ -11,6 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 #include "data/caption.h"
 #include "io/json.h"
 

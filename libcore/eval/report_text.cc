@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "eval/report.h"
 
 namespace megaslide {
 namespace {
-
-// A name as a terminal may show it: control characters of a file name could move the cursor or forge a line.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return text;
-}
 
 // Lists of names for a person: all of a few, the first of many. `head` ends with ": " or is empty.
 std::string listed(const std::vector<std::string>& names, const char* head) {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 #include "eval/dimensions.h"
 #include "eval/import.h"
 #include "io/json.h"

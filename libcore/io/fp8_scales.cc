@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
 #include "base/json_cursor.h"
 #include "base/library_versions.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -1,8 +1,9 @@
 // manifest.json of a model directory.
 #include <nlohmann/json.hpp>
 
-#include "base/json_cursor.h"
+#include "base/error.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "io/json.h"
 #include "io/model_config_json.h"
 #include "io/model_directory.h"

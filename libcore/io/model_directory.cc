@@ -8,10 +8,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "io/wan_names.h"
 #include "tensor/moment_levels.h"
 

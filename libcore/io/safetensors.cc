@@ -10,9 +10,10 @@
 #include <unordered_map>
 
 #include "base/atomic_file.h"
-#include "base/json_cursor.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 #include "io/safetensors_header.h"
 

@@ -7,7 +7,9 @@
 #include <set>
 #include <unordered_set>
 
+#include "base/error.h"
 #include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "io/foreign_file.h"
 
 namespace megaslide {

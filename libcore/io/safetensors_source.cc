@@ -3,8 +3,10 @@
 #include <filesystem>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
 #include "base/json_cursor.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 #include "io/foreign_file.h"
 #include "io/safetensors.h"

@@ -7,8 +7,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "io/foreign_file.h"
 #include "io/safetensors.h"
 #include "io/shard_index.h"

@@ -9,8 +9,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/library_versions.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "io/torch_pickle_tables.h"
 
 namespace megaslide {

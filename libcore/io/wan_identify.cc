@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 #include "io/wan_config_json.h"
 #include "io/wan_names.h"

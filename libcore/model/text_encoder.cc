@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/utf8.h"
 #include "model/umt5.h"
 
 namespace megaslide {
@@ -32,23 +33,6 @@ void add_signs(std::vector<double>& sum, uint64_t feature, double weight) {
 size_t character_bytes(char c) {
   const auto u = static_cast<unsigned char>(c);
   return u < 0x80 ? 1 : u < 0xe0 ? 2 : u < 0xf0 ? 3 : 4;
-}
-
-// The code point at `at` and its length; U+FFFD and 1 where the bytes are not UTF-8.
-std::pair<uint32_t, size_t> code_point(std::string_view s, size_t at) {
-  const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint32_t>(static_cast<unsigned char>(s[i])) : 0u; };
-  const uint32_t a = byte(at);
-  if (a < 0x80) return {a, 1};
-  const size_t n = a >= 0xf0 ? 4 : a >= 0xe0 ? 3 : 2;
-  if (a < 0xc2 || a > 0xf4) return {0xfffd, 1};
-  uint32_t c = a & (0xffu >> (n + 1));
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(at + i) & 0xc0) != 0x80) return {0xfffd, 1};
-    c = c << 6 | (byte(at + i) & 0x3f);
-  }
-  static constexpr uint32_t kLeast[5] = {0, 0, 0x80, 0x800, 0x10000};
-  if (c < kLeast[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return {0xfffd, 1};
-  return {c, n};
 }
 
 bool is_blank(uint32_t c) {
@@ -95,7 +79,8 @@ std::string clean_text(std::string_view text) {
   std::string out;
   bool blank = false;
   for (size_t at = 0; at < text.size();) {
-    const auto [c, n] = code_point(text, at);
+    const auto [c, bytes] = code_point_at(text, at);
+    const size_t n = std::max<size_t>(bytes, 1);
     if (is_blank(c)) {
       blank = !out.empty();
     } else {

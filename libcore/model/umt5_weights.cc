@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <iterator>
 
-#include "base/json_cursor.h"
 #include "base/log.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 #include "text/html.h"
 #include "text/windows1252.h"
 

@@ -6,8 +6,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 #include "text/clean.h"
 #include "text/letters.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_cursor.h"
-#include "base/unicode.h"
+#include "base/utf8.h"
 #include "text/gunzip.h"
 
 namespace megaslide {

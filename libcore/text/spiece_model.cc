@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/library_versions.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "text/spiece_model.h"
 #include "text/tokenizer_json.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "kernels/cells/cells.h"
 
 namespace megaslide {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "config/nearest.h"
 #include "io/nonfinite.h"
 

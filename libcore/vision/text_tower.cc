@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 

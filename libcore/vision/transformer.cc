@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "kernels/attention/attention.h"
 #include "kernels/causal_attention/causal_attention.h"
 #include "kernels/gemm/gemm.h"

@@ -84,14 +84,5 @@ TEST(JsonCursor, IntegersAreExact) {
   EXPECT_NE(error_of([] { JsonCursor("1e999", "f").number("n"); }).find("out of range"), std::string::npos);
 }
 
-TEST(QuoteForMessage, IsSafeToPrint) {
-  EXPECT_EQ(quote_for_message("blocks.0"), "\"blocks.0\"");
-  EXPECT_EQ(quote_for_message(std::string_view("a\0b\x1b[31m", 8)), "\"a\\u0000b\\u001b[31m\"");
-  EXPECT_EQ(quote_for_message("\xff"), "\"\\xff\"");
-  EXPECT_EQ(quote_for_message("é"), "\"é\"");
-  EXPECT_EQ(quote_for_message("\u202e"), "\"\\u202e\"");
-  EXPECT_LT(quote_for_message(std::string(5000, 'x')).size(), 120u);
-}
-
 }  // namespace
 }  // namespace megaslide

@@ -32,6 +32,13 @@ expect 2 out '' err 'open no-such\.yaml: No such file or directory'
 run finetune run.yaml --set model.path=nowhere
 [[ $status == 1 || $status == 2 ]] || fail "$shown: exit $status"
 expect "$status" out '' err '^finetune: error: .*nowhere'
+# A name that came with someone's archive does not drive the terminal
+hostile=$'\e[2Jclips'
+mkdir "$hostile"
+run finetune "$hostile/run.yaml"
+expect 2 out '' err '^finetune: error: open \\u001b\[2Jclips/run\.yaml: No such file'
+run eval-vbench "$hostile"
+expect 1 out '' err '\\u001b\[2Jclips'
 printf 'data: {cache: cache}\n' >bad.yaml
 run finetune bad.yaml
 expect 2 err 'model\.path: the model directory to train' err 'output\.output_dir'

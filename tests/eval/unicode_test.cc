@@ -1,4 +1,5 @@
 #include "base/unicode.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A caption's bytes in whatever encoding to UTF-8 lines.
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "data/caption.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 // Clips with captions in a table: the same text as CSV, JSON and JSON Lines.
+#include "base/utf8.h"
 #include "data/dataset_parts.h"
 #include "data/caption.h"
-#include "base/json_cursor.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace megaslide;

@@ -1,5 +1,5 @@
 // A prompt's cleaning before its tokenizer.
-#include "base/json_cursor.h"
+#include "base/utf8.h"
 #include "tests/fuzz/fuzz.h"
 #include "text/clean.h"
 

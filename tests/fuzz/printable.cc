@@ -1,5 +1,4 @@
-#include "base/json_cursor.h"
-#include "base/unicode.h"
+#include "base/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace megaslide::fuzz {

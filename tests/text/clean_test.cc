@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "base/unicode.h"
+#include "base/utf8.h"
 #include "text/clean.h"
 #include "text/html.h"
 

@@ -11,7 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/unicode.h"
+#include "base/utf8.h"
 #include "tests/support/temporary_folder.h"
 #include "text/clip_tokenizer.h"
 #include "text/gunzip.h"

@@ -8,7 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/unicode.h"
+#include "base/error.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {
@@ -40,17 +41,17 @@ void put_stderr(std::string_view text) {
   }
 }
 
-// Cut to the terminal's width, counting code points, with control characters replaced: a line that wraps or moves
-// the cursor could not be redrawn.
+// Cut to the terminal's width, counting code points, and printable: a line that wraps or moves the cursor could not be
+// redrawn.
 std::string fit_line(const std::string& text) {
   winsize size{};
   const int columns = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
   std::string line;
   int used = 0;
-  for (const char c : text) {
+  for (const char c : printable(text)) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte & 0xc0) != 0x80 && used++ == columns) break;
-    line += byte < 0x20 || byte == 0x7f ? '?' : c;
+    line += c;
   }
   return line;
 }
@@ -124,13 +125,13 @@ void set_status_line(const std::string& text) {
   put_stderr(kEraseLine + status_line);
 }
 
-void print_error(const std::string& text) { write_stderr(label("error", "31") + text + "\n"); }
+void print_error(const std::string& text) { write_stderr(label("error", "31") + printable_lines(text) + "\n"); }
 
 LogSink stderr_log_sink(bool quiet, bool verbose) {
   return [quiet, verbose](LogLevel level, const std::string& text) {
     if (level == LogLevel::kDebug && !verbose) return;
     if (level == LogLevel::kInfo && quiet) return;
-    write_stderr((level == LogLevel::kWarning ? label("warning", "33") : "") + text + "\n");
+    write_stderr((level == LogLevel::kWarning ? label("warning", "33") : "") + printable_lines(text) + "\n");
   };
 }
 
