@@ -2,33 +2,18 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/sha256.h"
 #include "base/unicode.h"
+#include "base/utf8.h"
 
 namespace megaslide {
 namespace {
 
 constexpr size_t kMaxStem = 200;  // leaves room for the repeat, an extension and a temporary's suffix in 255 bytes
-
-// Length of the well-formed sequence at the start of `s`, 0 where there is none (overlong, surrogate, past U+10FFFF).
-size_t utf8_length(std::string_view s) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || s.size() < n) return 0;
-  for (size_t i = 1; i < n; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  const unsigned second = byte(1);
-  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) || (lead == 0xF0 && second < 0x90) ||
-      (lead == 0xF4 && second > 0x8F))
-    return 0;
-  return n;
-}
+constexpr size_t kDigits = 8;
 
 std::string_view trimmed(std::string_view s) {
   constexpr std::string_view kBlank = " \t\r\v\f";
@@ -37,14 +22,14 @@ std::string_view trimmed(std::string_view s) {
   return s.substr(first, s.find_last_not_of(kBlank) - first + 1);
 }
 
-std::string safe_name(std::string_view prompt) {
+std::string safe_name(std::string_view prompt, size_t most = kMaxStem) {
   std::string name;
   for (const char c : prompt) {
     const auto u = static_cast<unsigned char>(c);
     name += u < 0x20 || u == 0x7F || c == '/' ? '_' : c;
   }
-  if (name.size() > kMaxStem) {
-    size_t end = kMaxStem;
+  if (name.size() > most) {
+    size_t end = most;
     while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
     name.resize(end);
   }
@@ -57,14 +42,7 @@ std::string collision_key(std::string_view name) { return to_nfc(fold_case(to_nf
 
 }  // namespace
 
-bool is_clean_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t n = utf8_length(text);
-    if (n == 0 || text[0] == '\0') return false;
-    text.remove_prefix(n);
-  }
-  return true;
-}
+bool is_clean_utf8(std::string_view text) { return text.find('\0') == std::string_view::npos && find_invalid_utf8(text) == text.size(); }
 
 std::vector<std::string> parse_prompts(std::string_view text, const std::string& origin) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
@@ -84,15 +62,32 @@ std::vector<std::string> parse_prompts(std::string_view text, const std::string&
 }
 
 std::vector<NamedPrompt> name_prompts(const std::vector<std::string>& prompts) {
+  // Digits of its hash that a prompt's name ends with. Names that are one file get more, those with the fewest first: a prompt
+  // may be just what the name of another looks like.
+  std::map<std::string, size_t> digits;
+  for (const auto& p : prompts) digits.emplace(p, safe_name(p) == p ? 0 : kDigits);
+  const auto stem_of = [&](const std::string& p) {
+    const std::string hash = sha256_hex(p).substr(0, digits.at(p));
+    return hash.empty() ? p : fmt::format("{}~{}", safe_name(p, kMaxStem + kDigits - hash.size()), hash);
+  };
+  for (bool again = true; again;) {
+    again = false;
+    std::map<std::string, std::vector<std::string>> owners;  // collision key: distinct prompts
+    for (const auto& [p, n] : digits) owners[collision_key(stem_of(p))].push_back(p);
+    for (const auto& [key, same] : owners) {
+      if (same.size() == 1) continue;
+      again = true;
+      size_t fewest = digits.at(same[0]);
+      for (const auto& p : same) fewest = std::min(fewest, digits.at(p));
+      for (const auto& p : same)
+        if (digits.at(p) == fewest) digits[p] = fewest == 0 ? kDigits : 2 * fewest;
+    }
+  }
   std::map<std::string, int64_t> repeats;
-  std::map<std::string, std::set<std::string>> owners;  // collision key: distinct prompts
-  for (const auto& p : prompts) owners[collision_key(safe_name(p))].insert(p);
   std::vector<NamedPrompt> named;
   for (const auto& p : prompts) {
-    std::string stem = safe_name(p);
-    if (stem != p || owners[collision_key(stem)].size() > 1) stem += fmt::format("~{:.8}", sha256_hex(p));
     const int64_t repeat = repeats[p]++;
-    named.push_back({p, repeat, fmt::format("{}-{}", stem, repeat)});
+    named.push_back({p, repeat, fmt::format("{}-{}", stem_of(p), repeat)});
   }
   return named;
 }

@@ -66,6 +66,16 @@ TEST(Prompts, NamesNeitherCollideNorEscape) {
   EXPECT_NE(named[6].stem.find('~'), std::string::npos);
 }
 
+TEST(PromptNames, APromptMayBeWhatTheNameOfAnotherLooksLike) {
+  const std::string hidden = name_prompts({".hidden"})[0].stem;
+  const std::string literal = hidden.substr(0, hidden.size() - 2);  // without "-0"
+  const auto named = name_prompts({".hidden", literal, ".hidden"});
+  EXPECT_EQ(named[0].stem, hidden);
+  EXPECT_NE(named[1].stem, hidden);
+  EXPECT_TRUE(named[1].stem.starts_with(literal + "~")) << named[1].stem;
+  EXPECT_EQ(named[2].stem, literal + "-1");
+}
+
 TEST(Prompts, PlainNamesStayPlain) {
   const auto named = name_prompts({"a dog", "a dog", "a cat"});
   EXPECT_EQ(named[0].stem, "a dog-0");
