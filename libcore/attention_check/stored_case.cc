@@ -1,6 +1,5 @@
 #include "attention_check/stored_case.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -16,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kLargest = int64_t{1} << 31;       // of any size in a case
 constexpr int64_t kMaxCaseBytes = 1 << 24;
+constexpr int64_t kLargest = int64_t{1} << 31;       // of any size in a case
 constexpr int64_t kMostElements = int64_t{1} << 40;  // of any tensor
 
 [[noreturn]] void bad(const std::string& what) { throw Error(what, "use a case in the format of golden/dsa"); }
@@ -29,7 +28,8 @@ int64_t integer(const Json& j, const char* key, int64_t low) {
   return v;
 }
 
-int64_t elements(std::initializer_list<int64_t> extents) {
+// The elements of a tensor, or of a window; throws where there are too many.
+int64_t checked_elements(std::initializer_list<int64_t> extents) {
   int64_t n = 1;
   for (const int64_t e : extents) {
     if (e > kMostElements / n) bad("sizes that make a tensor of more than 2^40 elements");
@@ -76,7 +76,7 @@ void read_slots(const Json& j, StoredCase& c) {
   else if (mode == "rigid") c.mode = DsaOffsetMode::kRigid;
   else bad("\"mode\" is none of full, slice, rigid");
   c.groups = integer(j, "groups", 1);
-  elements({c.batch, c.tokens(), c.groups, 3, c.kernel[0], c.kernel[1], c.kernel[2]});
+  checked_elements({c.batch, c.tokens(), c.groups, 3, c.kernel[0], c.kernel[1], c.kernel[2]});
   c.t_lo = table(j, "t_lo", c.grid[0]);
   c.t_hi = table(j, "t_hi", c.grid[0]);
   if (c.t_lo.size() != c.t_hi.size()) bad("\"t_lo\" and \"t_hi\" come together or not at all");
@@ -110,23 +110,23 @@ void read_parameters(const Json& j, StoredCase& c) {
   const std::string kind = j.value("kind", Json()).is_string() ? j["kind"].get<std::string>() : "";
   c.batch = integer(j, "batch", 1);
   c.grid = triple(j, "grid_thw");
-  const int64_t rows = elements({c.batch, c.grid[0], c.grid[1], c.grid[2]});
+  const int64_t rows = checked_elements({c.batch, c.grid[0], c.grid[1], c.grid[2]});
   if (kind == "offset_net") {
     c.kind = CaseKind::kOffsetNet;
     c.channels = integer(j, "channels", 1);
-    elements({rows, c.channels});
+    checked_elements({rows, c.channels});
     c.eps = static_cast<float>(number(j, "norm_eps"));
     return;
   }
   if (kind == "motion") {
     c.kind = CaseKind::kMotion;
     read_motion(j, c);
-    elements({rows, c.channels});
+    checked_elements({rows, c.channels});
     return;
   }
   c.heads = integer(j, "heads", 1);
   c.head_dim = integer(j, "head_dim", 1);
-  elements({rows, c.heads, c.head_dim});
+  checked_elements({rows, c.heads, c.head_dim});
   c.scale = static_cast<float>(number(j, "scale"));
   if (kind == "dsa") {
     c.kind = CaseKind::kDsa;
@@ -136,12 +136,12 @@ void read_parameters(const Json& j, StoredCase& c) {
   } else if (kind == "window") {
     c.kind = CaseKind::kWindow;
     c.window = triple(j, "window_thw");
-    elements({c.window[0], c.window[1], c.window[2]});
+    checked_elements({c.window[0], c.window[1], c.window[2]});
     c.layer = integer(j, "layer", 0);
   } else if (kind == "pooled") {
     c.kind = CaseKind::kPooled;
     c.tile = triple(j, "tile_thw");
-    elements({c.tile[0], c.tile[1], c.tile[2]});
+    checked_elements({c.tile[0], c.tile[1], c.tile[2]});
   } else {
     bad(fmt::format("no kernel runs cases of kind {}", quote_for_message(kind)));
   }
@@ -193,7 +193,7 @@ void read_tensors(const SafetensorsFile& file, StoredCase& c) {
     const TensorInfo* w = file.find("linear_weight");
     if (w == nullptr || w->shape.size() != 2) bad("linear_weight is missing or no matrix");
     c.outputs = w->shape[0];
-    elements({c.batch, c.tokens(), std::max<int64_t>(c.outputs, 1)});
+    checked_elements({c.batch, c.tokens(), c.outputs});
   }
   for (const auto& [name, shape] : expected_tensors(c)) {
     const TensorInfo* info = file.find(name);

@@ -8,32 +8,14 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/utf8.h"
+
 namespace megaslide {
 namespace {
 
 constexpr std::string_view kFont = "system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif";
 constexpr std::string_view kInk = "#1f2933", kSoft = "#616e7c", kGrid = "#e4e7eb", kAxis = "#9aa5b1";
 constexpr double kPi = 3.14159265358979323846;
-
-// The length of the UTF-8 sequence at `text`, 0 if it is none (overlong forms, surrogates and > U+10FFFF included).
-int utf8_length(std::string_view text, uint32_t& code) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
-  const uint8_t first = byte(0);
-  const int n = first < 0x80                    ? 1
-                : first >= 0xC2 && first < 0xE0 ? 2
-                : (first & 0xF0) == 0xE0        ? 3
-                : first >= 0xF0 && first < 0xF5 ? 4
-                                                : 0;
-  if (n == 0) return 0;
-  code = n == 1 ? first : first & (0xFF >> (n + 1));
-  for (int i = 1; i < n; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  if ((n == 3 && code < 0x800) || (n == 4 && (code < 0x10000 || code > 0x10FFFF)) || (code >= 0xD800 && code < 0xE000))
-    return 0;
-  return n;
-}
 
 // A rough text width: what matters is that labels get enough room.
 double text_width(std::string_view text, double size) {
@@ -277,8 +259,7 @@ std::string escape_xml(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    uint32_t code = 0;
-    const int n = utf8_length(text, code);
+    const auto [code, n] = code_point_at(text, 0);
     if (n == 0) {
       out += "\xEF\xBF\xBD";
     } else if (code == '&') {
@@ -294,7 +275,7 @@ std::string escape_xml(std::string_view text) {
     } else if ((code >= 0x20 && code != 0x7F && code != 0xFFFE && code != 0xFFFF) || code == '\t' || code == '\n') {
       out += text.substr(0, n);
     }
-    text.remove_prefix(std::max(n, 1));
+    text.remove_prefix(std::max<size_t>(n, 1));
   }
   return out;
 }

@@ -24,27 +24,13 @@ Error at(const std::string& name, int line, int column, const std::string& text)
   return usage_error(fmt::format("{}:{}:{}: {}", name, line, column, text));
 }
 
-// Length of the UTF-8 sequence at text[i], 0 when it is none (overlong forms and surrogates are none).
-size_t utf8_length(std::string_view text, size_t i) {
-  const auto byte = [&](size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
-  const unsigned b0 = byte(0);
-  if (b0 < 0x80) return 1;
-  const size_t n = b0 >= 0xf0 ? 4 : b0 >= 0xe0 ? 3 : 2;
-  if (b0 < 0xc2 || b0 > 0xf4) return 0;
-  for (size_t k = 1; k < n; ++k)
-    if ((byte(k) & 0xc0) != 0x80) return 0;
-  if ((b0 == 0xe0 && byte(1) < 0xa0) || (b0 == 0xed && byte(1) > 0x9f) || (b0 == 0xf0 && byte(1) < 0x90) || (b0 == 0xf4 && byte(1) > 0x8f))
-    return 0;
-  return n;
-}
-
 // Everything that yaml-cpp would take, or guess an encoding from, without a word.
 void check_text(std::string_view text, const std::string& name) {
   int line = 1, column = 1;
   bool indentation = true;
   for (size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
-    const size_t n = utf8_length(text, i);
+    const size_t n = code_point_at(text, i).bytes;
     if (n == 0) throw at(name, line, column, fmt::format("not UTF-8 text (byte 0x{:02x}): save the file as UTF-8", c));
     if (c == '\t' && indentation) throw at(name, line, column, "a tab in the indentation: YAML wants spaces");
     if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f)

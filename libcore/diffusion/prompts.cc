@@ -13,7 +13,7 @@ namespace megaslide {
 namespace {
 
 constexpr size_t kMaxStem = 200;  // leaves room for the repeat, an extension and a temporary's suffix in 255 bytes
-constexpr size_t kDigits = 8;
+constexpr size_t kDigits = 8;     // of its hash that a prompt's name ends with where it must
 
 std::string_view trimmed(std::string_view s) {
   constexpr std::string_view kBlank = " \t\r\v\f";
@@ -67,8 +67,9 @@ std::vector<NamedPrompt> name_prompts(const std::vector<std::string>& prompts) {
   std::map<std::string, size_t> digits;
   for (const auto& p : prompts) digits.emplace(p, safe_name(p) == p ? 0 : kDigits);
   const auto stem_of = [&](const std::string& p) {
+    if (digits.at(p) == 0) return p;
     const std::string hash = sha256_hex(p).substr(0, digits.at(p));
-    return hash.empty() ? p : fmt::format("{}~{}", safe_name(p, kMaxStem + kDigits - hash.size()), hash);
+    return fmt::format("{}~{}", safe_name(p, kMaxStem + kDigits - hash.size()), hash);
   };
   for (bool again = true; again;) {
     again = false;

@@ -47,9 +47,8 @@ ImportedScore score_of(const std::string& name, const Json& v, const std::string
 
 }  // namespace
 
-void import_scores_of(std::string_view text, const std::string& path, std::map<std::string, ImportedScore>& scores,
-                      std::vector<std::string>& warnings) {
-  const Json doc = parse_json(text, path);
+void import_scores_from(const Json& doc, const std::string& path, std::map<std::string, ImportedScore>& scores,
+                        std::vector<std::string>& warnings) {
   if (!doc.is_object() || doc.empty()) {
     throw Error(fmt::format("{}: expected an object of dimensions", path), "give a VBench NAME_eval_results.json");
   }
@@ -77,6 +76,11 @@ void import_scores_of(std::string_view text, const std::string& path, std::map<s
       throw Error(fmt::format("{}: {} was imported before, from {}", path, name, scores.at(name).file));
     }
   }
+}
+
+void import_scores_of(std::string_view text, const std::string& path, std::map<std::string, ImportedScore>& scores,
+                      std::vector<std::string>& warnings) {
+  import_scores_from(parse_json(text, path), path, scores, warnings);
 }
 
 std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,

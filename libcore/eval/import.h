@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace megaslide {
 
 struct ImportedScore {
@@ -20,8 +22,10 @@ struct ImportedScore {
 std::map<std::string, ImportedScore> import_scores(const std::vector<std::string>& paths,
                                                    std::vector<std::string>& warnings);
 
-// One file's text; adds to `scores`.
+// One file, as text or parsed; adds to `scores`.
 void import_scores_of(std::string_view text, const std::string& path, std::map<std::string, ImportedScore>& scores,
                       std::vector<std::string>& warnings);
+void import_scores_from(const nlohmann::json& doc, const std::string& path, std::map<std::string, ImportedScore>& scores,
+                        std::vector<std::string>& warnings);
 
 }  // namespace megaslide

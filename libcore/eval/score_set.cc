@@ -66,7 +66,7 @@ void add_score_file(std::string_view text, const std::string& path, ScoreSet& se
     return;
   }
   std::map<std::string, ImportedScore> imported;
-  import_scores_of(text, path, imported, set.warnings);
+  import_scores_from(doc, path, imported, set.warnings);
   for (const auto& [name, s] : imported) add_scores(set, name, s.videos);
 }
 

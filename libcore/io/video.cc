@@ -44,7 +44,7 @@ bool is_plain_text(const std::string& head) {
 Verdict judge_head(std::string head) {
   if (starts_with(head, "version https://git-lfs.github.com/"))
     return {"a Git LFS pointer, not the file itself: run `git lfs pull`", "run `git lfs pull` in its repository"};
-  if (starts_with(head, "RIFF") && head.compare(std::min<size_t>(8, head.size()), 4, "WEBP") == 0) {
+  if (starts_with(head, "RIFF") && head.size() >= 12 && head.substr(8, 4) == "WEBP") {
     if (head.find("ANIM") != std::string::npos)
       return {"animated WebP, which libav cannot decode: convert it to PNG pictures in a folder (anim_dump)", "`anim_dump -folder OUT FILE` of Debian's package webp makes such a folder"};
     return {};

@@ -42,6 +42,42 @@ void into_gamut(float* v) {
   for (int c = 0; c < 3; ++c) v[c] = std::clamp(y + keep * (v[c] - y), 0.0f, 1.0f);
 }
 
+std::vector<float> make_light(LightCurve curve) {
+  std::vector<float> light(kSignals);
+  for (int i = 0; i < kSignals; ++i) {
+    const double s = i / double{kSignals - 1};
+    double value = std::pow(s, 2.4);
+    if (curve == LightCurve::kPq) value = pq_to_light(s) / ToneMapper::kReferenceWhite;
+    if (curve == LightCurve::kHlg) value = hlg_to_scene(s);
+    light[static_cast<size_t>(i)] = static_cast<float>(value);
+  }
+  return light;
+}
+
+// The tables that do not depend on a clip are made once: a set of them takes longer than a small clip's decoding.
+const std::vector<float>& light_of(LightCurve curve) {
+  if (curve == LightCurve::kPq) {
+    static const std::vector<float> pq = make_light(curve);
+    return pq;
+  }
+  if (curve == LightCurve::kHlg) {
+    static const std::vector<float> hlg = make_light(curve);
+    return hlg;
+  }
+  static const std::vector<float> sdr = make_light(LightCurve::kSdr);
+  return sdr;
+}
+
+const std::vector<uint8_t>& display_of_root() {
+  static const std::vector<uint8_t> table = [] {
+    std::vector<uint8_t> display(kDisplaySteps + 1);
+    for (int i = 0; i <= kDisplaySteps; ++i)
+      display[static_cast<size_t>(i)] = static_cast<uint8_t>(std::lround(255 * std::pow(i / double{kDisplaySteps}, 2 / 2.4)));
+    return display;
+  }();
+  return table;
+}
+
 }  // namespace
 
 double pq_to_light(double signal) {
@@ -70,45 +106,6 @@ double compress_to_reference_white(double light, double peak) {
   const double p = (2 * t3 - 3 * t2 + 1) * knee + (t3 - 2 * t2 + t) * (1 - knee) + (-2 * t3 + 3 * t2) * most;
   return pq_to_light(p * top);
 }
-
-namespace {
-
-// The tables that do not depend on a clip are made once: a set of them takes longer than a small clip's decoding.
-template <LightCurve curve>
-const std::vector<float>& light_table() {
-  static const std::vector<float> table = [] {
-    std::vector<float> light(kSignals);
-    for (int i = 0; i < kSignals; ++i) {
-      const double s = i / double{kSignals - 1};
-      light[static_cast<size_t>(i)] = static_cast<float>(curve == LightCurve::kPq    ? pq_to_light(s) / ToneMapper::kReferenceWhite
-                                                         : curve == LightCurve::kHlg ? hlg_to_scene(s)
-                                                                                     : std::pow(s, 2.4));
-    }
-    return light;
-  }();
-  return table;
-}
-
-const std::vector<float>& light_of(LightCurve curve) {
-  switch (curve) {
-    case LightCurve::kPq: return light_table<LightCurve::kPq>();
-    case LightCurve::kHlg: return light_table<LightCurve::kHlg>();
-    case LightCurve::kSdr: break;
-  }
-  return light_table<LightCurve::kSdr>();
-}
-
-const std::vector<uint8_t>& display_of_root() {
-  static const std::vector<uint8_t> table = [] {
-    std::vector<uint8_t> display(kDisplaySteps + 1);
-    for (int i = 0; i <= kDisplaySteps; ++i)
-      display[static_cast<size_t>(i)] = static_cast<uint8_t>(std::lround(255 * std::pow(i / double{kDisplaySteps}, 2 / 2.4)));
-    return display;
-  }();
-  return table;
-}
-
-}  // namespace
 
 ToneMapper::ToneMapper(const ToneMapSpec& spec)
     : spec_(spec), matrix_(to_bt709(spec.primaries)), light_(light_of(spec.curve)), display_(display_of_root()) {
