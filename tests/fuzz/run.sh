@@ -156,8 +156,9 @@ row() {
 cmake --preset fuzz ${CXX:+-DCMAKE_CXX_COMPILER="$CXX"} >/dev/null
 cmake --build build/fuzz --target "${names[@]/#/fuzz_}" megaslide_video
 mkdir -p "$BUILD/logs" "$BUILD/executed"
-# A short stack with each allocation: to walk all of it is most of the time that a small input takes.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16:allocator_may_return_null=1:strict_string_checks=1}
+# A short stack with each allocation and a quarantine that stays in a cache: to walk all of a stack, or to fetch memory that was long unused,
+# is most of the time that a small input takes.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:allocator_may_return_null=1:strict_string_checks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 running=0
 for name in "${names[@]}"; do
