@@ -5,8 +5,8 @@
 namespace megaslide {
 namespace {
 
-// Optimal string alignment distance.
-size_t edit_distance(const std::string& a, const std::string& b) {
+// Optimal string alignment distance, or `limit` where it is at least that.
+size_t edit_distance(const std::string& a, const std::string& b, size_t limit) {
   std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -17,8 +17,10 @@ size_t edit_distance(const std::string& a, const std::string& b) {
     }
     before.swap(previous);
     previous.swap(row);
+    // A later row grows from the last two by edits, none of them negative.
+    if (std::min(*std::min_element(previous.begin(), previous.end()), *std::min_element(before.begin(), before.end())) >= limit) return limit;
   }
-  return previous[b.size()];
+  return std::min(previous[b.size()], limit);
 }
 
 }  // namespace
@@ -31,7 +33,7 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   for (const std::string& candidate : candidates) {
     const size_t apart = std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
     if (apart >= smallest) continue;  // at least that many edits
-    const size_t d = edit_distance(name, candidate);
+    const size_t d = edit_distance(name, candidate, smallest);
     if (d < smallest) {
       smallest = d;
       best = candidate;

@@ -1,7 +1,7 @@
 #include "config/schema.h"
 
 #include <algorithm>
-#include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -10,7 +10,11 @@
 namespace megaslide {
 namespace {
 
-std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+std::string_view last_name(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+bool is_within(std::string_view path, std::string_view section) {
+  return section.empty() || (path.size() > section.size() && path[section.size()] == '.' && path.substr(0, section.size()) == section);
+}
 
 // Where a key that is unknown here may belong: the nearest sibling, or the same name in another section.
 std::string suggestion(const std::string& section, const std::string& name, const Schema& schema) {
@@ -20,7 +24,7 @@ std::string suggestion(const std::string& section, const std::string& name, cons
     if (last_name(key.path) == name) return key.path;
   if (name.size() < 6) return {};  // a short name resembles too many
   std::vector<std::string> names;
-  for (const Key& key : schema.keys()) names.push_back(last_name(key.path));
+  for (const Key& key : schema.keys()) names.emplace_back(last_name(key.path));
   const std::string near = nearest_name(name, names);
   for (const Key& key : schema.keys())
     if (!near.empty() && last_name(key.path) == near) return key.path;
@@ -29,7 +33,7 @@ std::string suggestion(const std::string& section, const std::string& name, cons
 
 std::string unknown_key(const std::string& section, const std::string& name, const Schema& schema) {
   if (name.find('.') != std::string::npos && schema.find((section.empty() ? "" : section + ".") + name) != nullptr)
-    return "unknown key; in a file write " + last_name(name) + ": under " + name.substr(0, name.rfind('.')) + ":";
+    return fmt::format("unknown key; in a file write {}: under {}:", last_name(name), name.substr(0, name.rfind('.')));
   if (const std::string near = suggestion(section, name, schema); !near.empty()) return "unknown key; did you mean " + near + "?";
   std::string known;
   for (const std::string& n : schema.names_in(section)) known += (known.empty() ? "" : ", ") + n;
@@ -92,17 +96,16 @@ const Key* Schema::find(const std::string& path) const {
 }
 
 bool Schema::is_section(const std::string& path) const {
-  return std::any_of(keys_.begin(), keys_.end(), [&](const Key& key) { return key.path.rfind(path + ".", 0) == 0; });
+  return !path.empty() && std::any_of(keys_.begin(), keys_.end(), [&](const Key& key) { return is_within(key.path, path); });
 }
 
 std::vector<std::string> Schema::names_in(const std::string& section) const {
-  const std::string prefix = section.empty() ? "" : section + ".";
+  const size_t prefix = section.empty() ? 0 : section.size() + 1;
   std::vector<std::string> names;
   for (const Key& key : keys_) {
-    if (key.path.rfind(prefix, 0) != 0) continue;
-    const std::string rest = key.path.substr(prefix.size());
-    const std::string name = rest.substr(0, rest.find('.'));
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (!is_within(key.path, section)) continue;
+    const std::string_view rest = std::string_view(key.path).substr(prefix), name = rest.substr(0, rest.find('.'));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
   }
   return names;
 }
@@ -158,7 +161,7 @@ void apply_set(const std::string& assignment, const Schema& schema, ConfigErrors
   if (schema.find(path) == nullptr && !schema.is_section(path)) {
     const size_t dot = path.rfind('.');
     const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
-    return errors.add(place, quote_unless_plain(path) + ": " + unknown_key(schema.is_section(section) ? section : "", last_name(path), schema));
+    return errors.add(place, quote_unless_plain(path) + ": " + unknown_key(schema.is_section(section) ? section : "", std::string(last_name(path)), schema));
   }
   YamlNode node;
   const bool structured = !text.empty() && std::string("[{\"'").find(text[0]) != std::string::npos;

@@ -286,6 +286,15 @@ TEST(Reader, PlaylistsOpenNothingElse) {
   EXPECT_NE(message_of(path).find("not a video: text"), std::string::npos);
 }
 
+TEST(Reader, ASmallFileDoesNotTakeGigabytes) {
+  // A fragment's run of samples, none of which takes a byte: an index of 2 GiB.
+  EXPECT_NE(message_of(test_data("fuzz/video/finding-samples-for-gigabytes")).find("more memory"), std::string::npos);
+}
+
+TEST(Reader, ColoursThatNoStandardNamesAreTheUsualOnes) {
+  EXPECT_EQ(message_of(test_data("fuzz/video/finding-colours-of-no-standard")), "no error");
+}
+
 TEST(Reader, EveryPrefixOfAFileEndsCleanly) {
   std::ifstream in(test_data("cases/video/bpyramid.mp4"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});

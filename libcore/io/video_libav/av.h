@@ -2,9 +2,11 @@
 // where FFmpeg 5, 6 and 7 differ.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "io/video_plugin.h"
 
@@ -39,8 +41,9 @@ struct Free {
 template <class T>
 using Owner = std::unique_ptr<T, Free>;
 
+// For the whole process: no allocation over kMaxAllocation, and messages are kept.
+void prepare_libav();
 // Messages of libav on this thread since the last clear, one a line; nothing is ever printed.
-void install_log_capture();
 void clear_log();
 const std::string& captured_log();
 // "av_read_frame: Invalid data found" with the captured messages behind it.
@@ -62,6 +65,17 @@ R guard(MsVideoError error, R failed, F&& f) {
 }
 
 constexpr int64_t kMaxPixels = int64_t{1} << 28;  // 16384²: a header that claims more is damaged or hostile
+// Bytes that libav may take at once: kMaxPixels of four bytes, and their padding. A few bytes can claim an index of gigabytes.
+constexpr size_t kMaxAllocation = static_cast<size_t>(kMaxPixels) * 4 + (size_t{1} << 20);
+
+// A value of libav's that a file gave. It may be none that the enumeration lists, and such a one may not be read as one.
+template <class E>
+int number_of(const E& e) {
+  static_assert(std::is_enum_v<E> && sizeof(E) == sizeof(int));
+  int n;
+  std::memcpy(&n, &e, sizeof n);
+  return n;
+}
 
 // Side data of a stream, at least `bytes` long; null where there is none.
 const uint8_t* stream_side_data(const AVStream* stream, AVPacketSideDataType type, size_t bytes);

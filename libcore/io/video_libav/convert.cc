@@ -50,7 +50,7 @@ AVPixelFormat without_range(AVPixelFormat format, bool& full) {
   }
 }
 
-int sws_matrix(AVColorSpace space, int height) {
+int sws_matrix(int space, int height) {
   switch (space) {
     case AVCOL_SPC_BT709: return SWS_CS_ITU709;
     case AVCOL_SPC_BT470BG:
@@ -120,8 +120,9 @@ void Converter::choose_size(AVFrame* first, AVStream* stream) {
 }
 
 void Converter::choose_colours(const AVFrame* first, const AVStream* stream, const AVCodecContext* decoder) {
-  const auto transfer = first->color_trc != AVCOL_TRC_UNSPECIFIED ? first->color_trc : decoder->color_trc;
-  const auto primaries = first->color_primaries != AVCOL_PRI_UNSPECIFIED ? first->color_primaries : decoder->color_primaries;
+  const auto stated = [](const auto& picture, const auto& clip, int unspecified) { return number_of(picture) != unspecified ? number_of(picture) : number_of(clip); };
+  const int transfer = stated(first->color_trc, decoder->color_trc, AVCOL_TRC_UNSPECIFIED);
+  const int primaries = stated(first->color_primaries, decoder->color_primaries, AVCOL_PRI_UNSPECIFIED);
   ToneMapSpec spec;
   if (transfer == AVCOL_TRC_SMPTE2084) spec.curve = LightCurve::kPq;
   if (transfer == AVCOL_TRC_ARIB_STD_B67) spec.curve = LightCurve::kHlg;
@@ -131,11 +132,11 @@ void Converter::choose_colours(const AVFrame* first, const AVStream* stream, con
   if (!hdr && spec.primaries == Primaries::kBt709) return;
   const std::string gamut = spec.primaries == Primaries::kBt2020 ? "BT.2020" : spec.primaries == Primaries::kDisplayP3 ? "Display P3" : "BT.709";
   if (hdr) {
-    transfer_ = av_color_transfer_name(transfer);
-    const double stated = spec.curve == LightCurve::kPq ? stated_peak(first, stream) : ToneMapper::kHlgPeak;
-    if (stated > 0) spec.peak = stated;
+    transfer_ = av_color_transfer_name(static_cast<AVColorTransferCharacteristic>(transfer));
+    const double peak = spec.curve == LightCurve::kPq ? stated_peak(first, stream) : ToneMapper::kHlgPeak;
+    if (peak > 0) spec.peak = peak;
     char text[160];
-    std::snprintf(text, sizeof text, "HDR (transfer %s, %s) is tone-mapped to SDR: %.4g cd/m2%s down to %.4g", transfer_.c_str(), gamut.c_str(), spec.peak, stated > 0 ? "" : " (none is stated)",
+    std::snprintf(text, sizeof text, "HDR (transfer %s, %s) is tone-mapped to SDR: %.4g cd/m2%s down to %.4g", transfer_.c_str(), gamut.c_str(), spec.peak, peak > 0 ? "" : " (none is stated)",
                   ToneMapper::kReferenceWhite);
     warn(text);
   } else {
@@ -145,12 +146,12 @@ void Converter::choose_colours(const AVFrame* first, const AVStream* stream, con
 }
 
 void Converter::convert(const AVFrame* frame, uint8_t* rgb) {
-  bool full = !bt601_ && frame->color_range == AVCOL_RANGE_JPEG;
+  bool full = !bt601_ && number_of(frame->color_range) == AVCOL_RANGE_JPEG;
   const auto format = without_range(static_cast<AVPixelFormat>(frame->format), full);
   const AVPixFmtDescriptor* d = av_pix_fmt_desc_get(format);
   if (d == nullptr || (d->flags & AV_PIX_FMT_FLAG_HWACCEL) != 0) throw Failure("unsupported pixel format");
   full = full || (d->flags & AV_PIX_FMT_FLAG_RGB) != 0;
-  const std::array<int, 5> key = {frame->width, frame->height, format, full, frame->colorspace};
+  const std::array<int, 5> key = {frame->width, frame->height, format, full, number_of(frame->colorspace)};
   if (!scaler_ || key != scaler_key_) make_scaler(frame, key, full);
   const int64_t bytes = mapper_ ? 6 : 3, stride = (static_cast<int64_t>(width_) * bytes + 127) / 64 * 64;  // swscale may write past a row's end
   buffer_.resize(static_cast<size_t>(stride * (height_ + 1)));
@@ -172,7 +173,7 @@ void Converter::make_scaler(const AVFrame* frame, const std::array<int, 5>& key,
   const auto format = static_cast<AVPixelFormat>(key[2]);
   scaler_.reset(sws_getContext(frame->width, frame->height, format, width_, height_, mapper_ ? AV_PIX_FMT_RGB48 : AV_PIX_FMT_RGB24, flags, nullptr, nullptr, nullptr));
   if (!scaler_) throw Failure(std::string("no colour conversion from ") + av_get_pix_fmt_name(format));
-  const int* matrix = sws_getCoefficients(bt601_ ? SWS_CS_ITU601 : sws_matrix(frame->colorspace, frame->height));
+  const int* matrix = sws_getCoefficients(bt601_ ? SWS_CS_ITU601 : sws_matrix(key[4], frame->height));
   sws_setColorspaceDetails(scaler_.get(), matrix, full ? 1 : 0, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
   scaler_key_ = key;
 }

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -23,11 +24,15 @@ void capture(void* source, int level, const char* format, va_list args) {
 
 }  // namespace
 
-void install_log_capture() { av_log_set_callback(capture); }
+void prepare_libav() {
+  av_log_set_callback(capture);
+  av_max_alloc(kMaxAllocation);
+}
 void clear_log() { log_text.clear(); }
 const std::string& captured_log() { return log_text; }
 
 void fail(const std::string& what, int code) {
+  if (code == AVERROR(ENOMEM)) throw Failure(what + ": it asks for more memory than there is, or than a video needs at once (1 GiB)");
   char text[AV_ERROR_MAX_STRING_SIZE] = {};
   av_strerror(code, text, sizeof text);
   std::string message = what + ": " + text;
@@ -77,6 +82,6 @@ extern "C" __attribute__((visibility("default"))) const MsVideoModule* megaslide
   }();
   static const MsVideoModule module = {kMsVideoModuleVersion, libraries.c_str(), reader_open,   reader_next,   reader_warnings,
                                        reader_close,          writer_create,     writer_write, writer_finish, writer_destroy};
-  install_log_capture();
+  prepare_libav();
   return &module;
 }
