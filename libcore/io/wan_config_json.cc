@@ -40,7 +40,10 @@ class ConfigJson {
   [[noreturn]] void disagree(const std::string& what) const { throw Error(path_ + ": " + what, "config.json and weights do not belong together"); }
 
   void take_number(const char* key, double& value) const {
-    if (const auto it = from_.find(key); it != from_.end() && it->is_number()) value = it->get<double>();
+    const auto it = from_.find(key);
+    if (it == from_.end() || it->is_null()) return;
+    if (!it->is_number()) throw Error(fmt::format("{}: {} must be a number, found {}", path_, key, short_json(*it)));
+    value = it->get<double>();
   }
 
  private:

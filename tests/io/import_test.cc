@@ -417,6 +417,21 @@ TEST_F(ImportTest, VariantsAreNamed) {
   expect_same(t, Tensors(folder_ / "out.safetensors"));
 }
 
+TEST_F(ImportTest, ConfigsOfTheWrongTypeAreRefused) {
+  const std::string config = read_file(kData + "/wan/dit/a/diffusers/config.json");
+  fs::create_directories(folder_ / "c");
+  fs::copy_file(kData + "/wan/dit/a/diffusers/diffusion_pytorch_model.safetensors", folder_ / "c/w.safetensors");
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = parse_json(config, "config.json");
+    changed[key] = value;
+    std::ofstream(folder_ / "c/config.json") << changed;
+    return refused(folder_ / "c");
+  };
+  expect_contains(with("eps", "1e-6"), "config.json: eps must be a number, found \"1e-6\"");
+  expect_contains(with("ffn_dim", "64"), "config.json: ffn_dim must be an integer, found \"64\"");
+  expect_contains(with("freq_dim", -2), "config.json: freq_dim is -2, unusable");
+}
+
 TEST_F(ImportTest, ValuesThatAreNoNumbersAreNamed) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     Tensors t(kData + "/wan/dit/a/diffusers");
