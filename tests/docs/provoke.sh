@@ -72,7 +72,7 @@ say 2 sample-video not-finite --prompt x -o x.mp4 --steps 2
 
 # Clips
 mkdir bad
-for clip in audio blank cut empty missing none page pointer words; do echo "a $clip clip" >bad/$clip.txt; done
+for clip in audio blank cut empty huge missing none page pointer words; do echo "a $clip clip" >bad/$clip.txt; done
 rm bad/none.txt
 cp clips/tree.mp4 bad/none.mp4
 cp clips/tree.mp4 bad/blank.mp4
@@ -83,6 +83,7 @@ cp clips/street.txt bad/good.txt
 cp page.safetensors bad/page.mp4
 cp pointer.safetensors bad/pointer.mp4
 head -c 3000 clips/tree.mp4 >bad/cut.mp4
+cp "$source/tests/data/fuzz/video/finding-samples-for-gigabytes" bad/huge.mp4
 echo 'just some words' >bad/words.mp4
 printf 'caf\xe9\n' >bad/good.txt
 say 0 encode-clips bad -o bad-cache --model model --size 64x64 --num-frames 9
