@@ -115,7 +115,10 @@ executed_before() {
 run_one() {
   local name=$1 corpus=$BUILD/corpus/$1 log=$BUILD/logs/$1.log longest timeout memory largest before
   before=$(executed_before "$name")
-  ((before < executions)) || return 0
+  if ((before >= executions)); then
+    if ((save)); then save_corpus "$name"; fi
+    return
+  fi
   read -r longest timeout memory largest <<<"$(limits_of "$name")"
   export ASAN_OPTIONS=$ASAN_OPTIONS:max_allocation_size_mb=$largest
   prepare "$name"
