@@ -9,5 +9,5 @@
   def gb: if . == null then "–" elif . >= 1e12 then "\(. / 1e12 | digits(2)) TB" elif . >= 1e9 then "\(. / 1e9 | digits(1)) GB" else "\(. / 1e6 | digits(2)) MB" end;
   # A line of a chart out of rows: x and y are programs.
   def line($name; x; y): {name: $name, x: map(x), y: map(y)};
-  def loads: [$all[].load | select(. != null)] | if length > 0 then ", measured at a load of \(min) to \(max)" else "" end;
+  def loads: [$all[].load | select(. != null)] | if length > 0 then ", measured at a load of \(min)\(if min < max then " to \(max)" else "" end)" else "" end;
   def document: {target: $target, title: $title, quick: $quick, date: $date, machine: ($machine + loads), version: $version, seconds: $seconds, rows: $all} + .;

@@ -96,7 +96,13 @@ machine() {
   printf '%s, %s threads, %s of memory, %s' "${processor:-$(uname -m)}" "$(nproc)" \
     "$(awk '/^MemTotal/ {printf "%.0f GB", $2 * 1024 / 1e9}' /proc/meminfo)" "$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
 }
-version() { git -c safe.directory='*' describe --always --dirty 2>/dev/null || run plan-memory --version; }
+# Results in the tree are what is being made: they do not change what makes them.
+version() {
+  local commit
+  commit=$(git -c safe.directory='*' describe --always 2>/dev/null) || { run plan-memory --version; return; }
+  git -c safe.directory='*' diff --quiet HEAD -- . ":!$HERE/results" || commit+=-dirty
+  echo "$commit"
+}
 
 # finish TITLE < JQ-PROGRAM: the target's document. The program sees the rows and says {text, charts, tables, pictures}; `row`
 # finds a row by its id, `rows` those whose id begins so.

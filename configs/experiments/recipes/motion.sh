@@ -19,7 +19,7 @@ fi
 finish "Motion: what attention gains from following it" <<'JQ'
 {
   text: ["Small models that differ in their attention alone, on clips whose motion is known: configs/experiments/motion/README.md says what is measured and what longer runs showed."],
-  charts: [{kind: "svg", name: "motion-curves", file: "\($work)/curves.svg"}],
+  charts: [{kind: "svg", name: "motion-curves", title: "Held-out loss while training, and final loss against the cost of attention", file: "\($work)/curves.svg"}],
   tables: (row("report").values.tables // [])
 } | document
 JQ
